@@ -1,0 +1,1 @@
+"""The agent loop: one coroutine per trajectory."""

@@ -1,0 +1,311 @@
+"""What an agent loop needs of the outside, as small protocols written by their consumer.
+
+Adapters implement them: engines in ``heddle.engines``, tools in ``heddle.tools``, environments in
+``heddle.environments`` or the user's own package, the journal in ``heddle.store``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from heddle.records import ToolCallRecord, Trajectory
+from heddle.types import (
+    EngineLoad,
+    FinishReason,
+    Json,
+    Message,
+    SamplingParams,
+    StopReason,
+    ToolCall,
+    ToolSpec,
+    TrajectoryId,
+)
+
+# ------------------------------------------------------------------------------------------- engine
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCapabilities:
+    """What an engine can do, known before it is asked."""
+
+    json_schema: bool = False
+    """Can restrict a generation to a JSON schema."""
+    prefix_warmup: bool = False
+    kv_transfer: bool = False
+    native_priority: bool = False
+    online_slots: bool = False
+    pause: bool = False
+    weight_update: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One generation. Token ids go in verbatim: nothing is added, trimmed or tokenised."""
+
+    request_id: str
+    prompt_ids: Sequence[int]
+    max_new_tokens: int
+    sampling: SamplingParams
+    priority: float = 0.0
+    json_schema: Mapping[str, Json] | None = None
+    deadline_s: float = 600.0
+    """Wall-clock bound on the whole generation, measured from the call."""
+    first_token_deadline_s: float = 300.0
+    """Wall-clock bound on the first token, and on each gap between two tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChunk:
+    """Newly sampled tokens; ``token_ids`` and ``logprobs`` have equal length."""
+
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A finished generation: all sampled ids (an end-of-turn token included) and their logprobs."""
+
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    finish_reason: FinishReason
+    prompt_tokens: int
+    cached_tokens: int
+    weight_version: int
+    prefill_s: float
+    """From sending the request to its first token, the engine's own queue included."""
+    decode_s: float
+
+
+class Engine(Protocol):
+    """One inference server. Methods raise ``EngineError`` subclasses only (and ``CancelledError``)."""
+
+    @property
+    def capabilities(self) -> EngineCapabilities: ...
+
+    async def generate(
+        self, request: GenerationRequest, on_tokens: Callable[[TokenChunk], None]
+    ) -> Generation:
+        """Stream one generation; ``on_tokens`` gets every token exactly once, as it comes.
+
+        Cancelling the call aborts the request: when the ``CancelledError`` comes out, the slot is free.
+        Raises ``EngineRejected``, ``EngineUnavailable``, ``EngineTimeout``.
+        """
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """End a running generation: its ``generate`` returns what there is, with ``ABORT``.
+
+        Returns when the slot is free; an unknown id is a no-op.
+        """
+        ...
+
+    async def warm_prefix(self, token_ids: Sequence[int]) -> int:
+        """Compute the prefix into the cache; returns the tokens that were cached already."""
+        ...
+
+    async def load(self) -> EngineLoad: ...
+
+    async def health(self) -> None:
+        """Raises ``EngineUnavailable`` where the engine does not answer at once."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections; does not stop the server."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """Between text and token ids. Local and fast: called on the event loop."""
+
+    @property
+    def end_of_turn_id(self) -> int:
+        """The id that a model samples to end its turn."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Tokenise; special tokens in the text become their single ids, nothing is added."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of these ids, special tokens included; undecodable bytes become U+FFFD."""
+        ...
+
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
+        """The prompt: chat template, tool schemas and the opening of the assistant's turn."""
+        ...
+
+    def render_observation(self, messages: Sequence[Message], *, turn_closed: bool) -> list[int]:
+        """What follows an assistant's turn: its closing, the new messages, the next opening.
+
+        ``turn_closed`` says that the model sampled the end-of-turn token itself. Appending the result
+        to what was sampled gives the ids of the whole conversation without touching what was sampled.
+        """
+        ...
+
+
+# -------------------------------------------------------------------------------------------- tools
+
+
+@dataclass(frozen=True, slots=True)
+class ToolInvocation:
+    """An order to the Tool Manager: run this payload on the named backend."""
+
+    call_id: str
+    trajectory_id: TrajectoryId
+    backend: str
+    """``python`` (sandboxed code) or a backend that the environment registered."""
+    name: str
+    """The tool as the model named it, for records and metrics."""
+    payload: Mapping[str, Json]
+    timeout_s: float | None = None
+    """Wall clock of the run itself (not of its queueing); ``None`` takes the configured limit."""
+    attempt: int = 0
+    """With trajectory and call id the idempotency key of a call that may be delivered twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What came of an invocation; failures of the *code* are results, with ``ok`` false."""
+
+    output: str
+    ok: bool
+    outcome: str
+    """ok, error, timed_out, memory_exceeded, output_exceeded, killed, invalid."""
+    queue_s: float
+    cold_start_s: float
+    run_s: float
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+
+class ToolInvoker(Protocol):
+    """Invokes tools on behalf of one trajectory, inside its deadline, and records each call."""
+
+    async def invoke(
+        self,
+        call: ToolCall,
+        *,
+        backend: str,
+        payload: Mapping[str, Json] | None = None,
+        timeout_s: float | None = None,
+    ) -> ToolResult:
+        """Run ``call`` on ``backend``; ``payload`` defaults to the call's arguments.
+
+        Raises ``ToolBackendError`` where the infrastructure (not the code) failed.
+        """
+        ...
+
+    def reject(self, call: ToolCall, message: str) -> ToolResult:
+        """Record a call that cannot be run (unknown tool, bad arguments) as an invalid result."""
+        ...
+
+
+# -------------------------------------------------------------------------------------- environment
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentStart:
+    """How an episode opens."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the model did in one step."""
+
+    step_index: int
+    text: str
+    """Exactly what was decoded, without the end-of-turn token."""
+    content: str
+    """The text outside of tool calls."""
+    calls: tuple[ToolCall, ...]
+    errors: tuple[str, ...]
+    """One message for each malformed call."""
+    truncated: bool
+    """The step hit its token limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What the environment answers: messages to append, or the end of the episode, or both."""
+
+    messages: tuple[Message, ...] = ()
+    stop_reason: StopReason | None = None
+    """Set to end: usually ``COMPLETED`` or ``TOOL_STOPPED``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A trajectory as its environment sees it when it is asked for the reward."""
+
+    task: Mapping[str, Json]
+    messages: tuple[Message, ...]
+    tool_calls: tuple[ToolCallRecord, ...]
+    stop_reason: StopReason
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """A scalar reward and whatever explains it."""
+
+    value: float
+    info: Mapping[str, Json] = field(default_factory=dict)
+
+
+class Environment(Protocol):
+    """A kind of task. One instance serves many trajectories at once, so it keeps no state of any.
+
+    Everything that an episode needs later must be in ``task`` or in ``messages``: a trajectory that is
+    resumed after a crash brings back exactly these.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def reset(self, task: Mapping[str, Json]) -> EnvironmentStart:
+        """Open an episode. Raises ``InvalidRequest`` with a path relative to the task."""
+        ...
+
+    async def step(
+        self, task: Mapping[str, Json], messages: Sequence[Message], turn: Turn, tools: ToolInvoker
+    ) -> StepOutcome:
+        """React to the model's turn, which is the last of ``messages``."""
+        ...
+
+    async def reward(self, episode: Episode, tools: ToolInvoker) -> Reward | None:
+        """Judge a finished episode; ``None`` where there is nothing to say."""
+        ...
+
+
+# ------------------------------------------------------------------------------------------ journal
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """The durable trace of one half-step, enough to go on from after a crash.
+
+    ``kind`` is ``generation`` (the sampled ids, with the forced prefix before them) or ``observation``
+    (appended ids). ``payload`` is the JSON that the agent loop wrote and alone understands.
+    """
+
+    trajectory_id: TrajectoryId
+    attempt: int
+    sequence: int
+    """0, 1, 2 ... within the attempt."""
+    kind: str
+    payload: bytes
+
+
+class Journal(Protocol):
+    """Durable memory of trajectories; every call returns when the write is committed."""
+
+    async def append(self, entry: JournalEntry) -> None: ...
+
+    async def commit(self, trajectory: Trajectory) -> None:
+        """Make a finished trajectory visible, exactly once. Raises ``StoreError``."""
+        ...

@@ -1,0 +1,1 @@
+"""How: which workers, of which parallel degree, the budget is made into."""

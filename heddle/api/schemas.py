@@ -1,0 +1,96 @@
+"""Requests as they come over the wire: validated here, at the edge, and nowhere else."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+
+from heddle.types import Limits, SamplingParams
+
+ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+"""Ids travel in URLs, file names and logs: letters, digits, dot, dash and underscore only."""
+
+Identifier = Annotated[str, StringConstraints(pattern=ID_PATTERN)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class PromptRequest(_Strict):
+    """One prompt: a task for an environment."""
+
+    prompt_id: Identifier | None = None
+    """Defaults to ``p{index}``."""
+    environment: str | None = None
+    """Defaults to the batch's."""
+    task: dict[str, JsonValue]
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    """Returned untouched with every trajectory of this prompt."""
+
+
+class SamplingRequest(_Strict):
+    """How tokens are drawn."""
+
+    temperature: float = Field(default=1.0, ge=0.0, le=10.0)
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    top_k: int = Field(default=0, ge=0, le=1_000_000)
+    min_p: float = Field(default=0.0, ge=0.0, lt=1.0)
+    seed: int | None = Field(default=None, ge=0, lt=2**31)
+
+    def to_params(self) -> SamplingParams:
+        return SamplingParams(**self.model_dump())
+
+
+class LimitsRequest(_Strict):
+    """What ends a trajectory from within."""
+
+    max_steps: int = Field(default=8, ge=1, le=10_000)
+    max_tokens: int = Field(default=2048, ge=1, le=10_000_000)
+    max_tokens_per_step: int = Field(default=256, ge=1, le=1_000_000)
+    max_tool_calls: int = Field(default=64, ge=1, le=100_000)
+    max_invalid_tool_calls: int = Field(default=3, ge=1, le=1_000)
+    timeout_s: float = Field(default=1800.0, gt=0.0, le=7 * 86_400.0)
+
+    def to_limits(self) -> Limits:
+        return Limits(**self.model_dump())
+
+
+class ToolUseRequest(_Strict):
+    """How the model calls tools."""
+
+    parser: Literal["hermes", "openai", "fenced"] = "hermes"
+    constrained: bool = False
+    """Force every step to be one well-formed tool call, where the engine can; steps say so."""
+
+
+class BatchRequest(_Strict):
+    """``POST /v1/batches``."""
+
+    batch_id: Identifier | None = None
+    """Makes the call idempotent: a second batch of the same id is the first."""
+    environment: str | None = None
+    prompts: list[PromptRequest] = Field(min_length=1, max_length=100_000)
+    samples_per_prompt: int = Field(default=1, ge=1, le=4096)
+    sampling: SamplingRequest = SamplingRequest()
+    limits: LimitsRequest = LimitsRequest()
+    tools: ToolUseRequest = ToolUseRequest()
+
+
+class WorkerRequest(_Strict):
+    """``POST /v1/workers``."""
+
+    tp_degree: int = Field(ge=1, le=1024)
+    slots: int | None = Field(default=None, ge=1, le=4096)
+
+
+def is_identifier(text: str) -> bool:
+    """Whether ``text`` may be used as an id."""
+    return re.fullmatch(ID_PATTERN, text) is not None
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema of a request, as published in ``/openapi.json``."""
+    return model.model_json_schema(ref_template="#/components/schemas/{model}")

@@ -1,0 +1,143 @@
+"""What the REST surface needs of the coordinator: one protocol and the values it returns."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from heddle.api.schemas import BatchRequest, WorkerRequest
+from heddle.types import Json
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatus:
+    """``GET /v1/batches/{id}``. Times are seconds since the epoch; durations are seconds."""
+
+    batch_id: str
+    state: str
+    """running, finished, cancelled (cancelled once every trajectory has ended)."""
+    total: int
+    finished: int
+    by_status: Mapping[str, int]
+    """Finished trajectories by final status."""
+    by_phase: Mapping[str, int]
+    """Open trajectories by phase of the control plane."""
+    sampled_tokens: int
+    created_at: float
+    finished_at: float | None
+    eta_s: float | None
+    """Seconds until the last trajectory should finish; null while there is nothing to judge by."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryPage:
+    """Finished trajectories in the order in which they finished."""
+
+    records: Sequence[bytes]
+    """Each one JSON object."""
+    cursor: str
+    """Pass as ``after`` to go on; it also acknowledges what came before."""
+    finished: bool
+    """True where the batch is over and nothing follows this page."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One worker, as the control plane and its supervisor see it."""
+
+    worker_id: str
+    tp_degree: int
+    slots: int
+    phase: str
+    running: int
+    waiting: int
+    resident: int
+    restarts: int
+    queue: Sequence[str]
+    """Waiting trajectories in the order in which they will run (at most 100)."""
+    url: str | None
+    log_path: str | None
+    pid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """``GET /v1/trajectories/{id}/explain``: what it waits for."""
+
+    trajectory_id: str
+    phase: str
+    worker_id: str | None
+    since_s: float
+    reason: str
+    """A sentence: saturated, behind whom, in which tool, no worker ready, dispatch paused, finished."""
+    queue_position: int | None
+    """0 is next; null where it does not queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEvent:
+    """One entry of ``GET /v1/events``; ``event_id`` grows by one and is what Last-Event-ID carries."""
+
+    event_id: int
+    name: str
+    """batch.submitted, batch.finished, trajectory.finished, worker.ready, worker.lost, ..."""
+    data: Mapping[str, Json]
+
+
+class RolloutService(Protocol):
+    """The coordinator as its API sees it. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``."""
+
+    async def submit(self, request: BatchRequest) -> tuple[BatchStatus, bool]:
+        """Accept a batch wholly or not at all; the flag is False where it existed already.
+
+        The same id with a different content is a ``Conflict``.
+        """
+        ...
+
+    async def batches(self) -> Sequence[BatchStatus]: ...
+
+    async def batch(self, batch_id: str) -> BatchStatus: ...
+
+    async def cancel(self, batch_id: str) -> BatchStatus: ...
+
+    async def trajectories(
+        self, batch_id: str, *, after: str | None, limit: int, wait_s: float
+    ) -> TrajectoryPage:
+        """Finished trajectories after the cursor; waits up to ``wait_s`` where there is none yet."""
+        ...
+
+    async def trajectory(self, trajectory_id: str) -> bytes:
+        """The finished record as JSON, or ``{"trajectory_id", "status": "pending"}`` while open."""
+        ...
+
+    async def explain(self, trajectory_id: str) -> Explanation: ...
+
+    def events(self, after_id: int | None) -> AsyncIterator[ServerEvent]:
+        """Everything after ``after_id`` that is still in the buffer, then what comes.
+
+        Where older events were dropped from the buffer, first an event named ``gap``.
+        """
+        ...
+
+    async def workers(self) -> Sequence[WorkerStatus]: ...
+
+    async def add_worker(self, request: WorkerRequest) -> WorkerStatus: ...
+
+    async def remove_worker(self, worker_id: str) -> WorkerStatus:
+        """Drain it; what is queued there goes elsewhere."""
+        ...
+
+    async def pause(self) -> None:
+        """Start no further generation; running ones end by themselves."""
+        ...
+
+    async def resume(self) -> None: ...
+
+    async def update_weights(self, payload: Mapping[str, Json]) -> None:
+        """Raises ``UnsupportedByEngine`` where the engines cannot."""
+        ...
+
+    async def ready(self) -> bool:
+        """Whether at least one worker can generate."""
+        ...

@@ -1,0 +1,119 @@
+"""Every setting of Heddle, in one typed file. Read from TOML; the CLI overrides single keys.
+
+Pydantic only here, at the edge: what comes out is frozen.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+
+from heddle.errors import ConfigError
+
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ServerConfig(_Section):
+    """The REST surface."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8765, ge=0, le=65535)
+    """0 takes a free port, printed at start."""
+    token: SecretStr | None = None
+    """Bearer token; required where ``host`` is not loopback."""
+    max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
+
+    @model_validator(mode="after")
+    def _token_off_loopback(self) -> ServerConfig:
+        if self.host not in LOOPBACK_HOSTS and self.token is None:
+            raise ValueError(f"server.token is required when server.host is {self.host!r} (not loopback)")
+        return self
+
+
+class EngineConfig(_Section):
+    """Which engine, which model, and the pool of workers."""
+
+    kind: Literal["embedded", "fake"] = "embedded"
+    model: str = "smollm2-135m-instruct"
+    """A model name that Heddle can bring, or the path of a GGUF file."""
+    pool: str = "auto"
+    """Parallel degrees of the workers joined by ``+`` (``1+1``, ``2``); ``auto`` is one thread each."""
+    slots: int = Field(default=4, ge=1, le=4096)
+    """Generations that run at once on one worker."""
+    context_tokens: int = Field(default=2048, ge=64)
+    """Prompt plus response of one trajectory."""
+    ready_timeout_s: float = Field(default=120.0, gt=0)
+    step_deadline_s: float = Field(default=600.0, gt=0)
+    token_deadline_s: float = Field(default=300.0, gt=0)
+    """Longest wait for a first token, and between two."""
+    max_restarts: int = Field(default=10, ge=0)
+    """In a row, without an hour of health between them; then the worker is given up."""
+    max_interruptions: int = Field(default=8, ge=1)
+    """Engine failures that one step survives before its trajectory ends ``engine_failed``."""
+
+
+class ToolsConfig(_Section):
+    """The Tool Manager and its sandbox."""
+
+    concurrency: int = Field(default=4, ge=1)
+    """Tool calls that run at once; the rest queue."""
+    timeout_s: float = Field(default=10.0, gt=0)
+    cpu_s: float = Field(default=5.0, gt=0)
+    memory_bytes: int = Field(default=512 * 1024 * 1024, ge=16 * 1024 * 1024)
+    output_bytes: int = Field(default=16 * 1024, ge=256)
+    file_bytes: int = Field(default=8 * 1024 * 1024, ge=0)
+    max_processes: int = Field(default=32, ge=1)
+    isolation: Literal["auto", "bubblewrap", "namespaces", "rlimits"] = "auto"
+    """``auto`` takes the strongest present; naming one that is absent is an error."""
+
+
+class DecisionsConfig(_Section):
+    """Which implementation makes each of the control plane's decisions."""
+
+    scheduler: str = "fcfs"
+    placer: str = "sticky_least_loaded"
+    allocator: str = "fixed"
+    migration: str = "none"
+    predictor: str = "mean_by_step"
+    seed: int = 0
+
+
+class HeddleConfig(_Section):
+    """The whole configuration."""
+
+    data_dir: Path = Path("heddle-data")
+    """Store, event logs and worker logs."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    server: ServerConfig = ServerConfig()
+    engine: EngineConfig = EngineConfig()
+    tools: ToolsConfig = ToolsConfig()
+    decisions: DecisionsConfig = DecisionsConfig()
+    environments: dict[str, str] = Field(default_factory=dict)
+    """Extra environments, name to ``module:Class``; installed entry points are found by themselves."""
+
+
+def load_config(path: Path | None) -> HeddleConfig:
+    """Read a TOML file; without one, the defaults. Raises ``ConfigError`` that names the key."""
+    if path is None:
+        return HeddleConfig()
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+        raise ConfigError(f"cannot read configuration {path}: {exc}") from exc
+    return parse_config(values)
+
+
+def parse_config(values: dict[str, object]) -> HeddleConfig:
+    """Validate a nested mapping. Raises ``ConfigError`` that names every wrong key."""
+    try:
+        return HeddleConfig.model_validate(values)
+    except ValidationError as exc:
+        lines = [f"{'.'.join(map(str, e['loc'])) or 'config'}: {e['msg']}" for e in exc.errors()]
+        raise ConfigError("bad configuration: " + "; ".join(lines)) from exc

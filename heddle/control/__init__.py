@@ -1,0 +1,1 @@
+"""The control plane: events in, commands out. Pure."""

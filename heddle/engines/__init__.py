@@ -1,0 +1,1 @@
+"""Inference engines: processes, their supervision, and the adapters that talk to them."""

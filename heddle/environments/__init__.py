@@ -1,0 +1,1 @@
+"""Kinds of tasks: math, code, search, and the user's own."""

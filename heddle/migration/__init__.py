@@ -1,0 +1,1 @@
+"""Whether to move a live trajectory while its tool runs."""

@@ -1,0 +1,1 @@
+"""Where: which worker a trajectory lives on."""

@@ -1,0 +1,1 @@
+"""When: the order in which waiting trajectories get a worker's slots."""

@@ -1,0 +1,1 @@
+"""The journal of every step, and what finished trajectories are exported as."""

@@ -1,0 +1,75 @@
+"""What the store keeps and gives back: batches as submitted, half-steps, finished trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from heddle.agent.ports import Journal, JournalEntry
+from heddle.types import BatchId, TrajectoryId
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A batch as it was accepted. ``request`` is its canonical JSON; equal bytes mean an equal batch."""
+
+    batch_id: BatchId
+    request: bytes
+    total: int
+    created_at: float
+    """Seconds since the epoch."""
+    cancelled: bool
+    finished_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A finished trajectory; ``sequence`` is its place in the batch's order of finishing, from 1."""
+
+    sequence: int
+    trajectory_id: TrajectoryId
+    status: str
+    record: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCounts:
+    """Sums over the finished trajectories of a batch."""
+
+    by_status: dict[str, int]
+    sampled_tokens: int
+
+
+class Store(Journal, Protocol):
+    """Journal plus queries. Writes go through one writer thread; every write awaits its commit."""
+
+    async def add_batch(self, batch: StoredBatch) -> bool:
+        """Returns False, and writes nothing, where the id exists already."""
+        ...
+
+    async def mark_cancelled(self, batch_id: BatchId) -> None: ...
+
+    async def mark_finished(self, batch_id: BatchId, at: float) -> None: ...
+
+    async def batches(self) -> Sequence[StoredBatch]: ...
+
+    async def batch(self, batch_id: BatchId) -> StoredBatch | None: ...
+
+    async def counts(self, batch_id: BatchId) -> BatchCounts: ...
+
+    async def finished(self, batch_id: BatchId, *, after: int, limit: int) -> Sequence[StoredRecord]: ...
+
+    async def finished_ids(self, batch_id: BatchId) -> set[TrajectoryId]: ...
+
+    async def trajectory(self, trajectory_id: TrajectoryId) -> bytes | None:
+        """The finished record, or None."""
+        ...
+
+    async def entries(self, trajectory_id: TrajectoryId) -> Sequence[JournalEntry]:
+        """The journal of an open trajectory's newest attempt, in order."""
+        ...
+
+    async def close(self) -> None:
+        """Commit what is queued and stop the writer."""
+        ...

@@ -1,0 +1,1 @@
+"""The Tool Manager, the sandbox, and tool backends."""

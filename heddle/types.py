@@ -1,0 +1,273 @@
+"""The vocabulary shared by both sides of the wall: identities, reasons, small immutable values.
+
+Trajectory > step. A *trajectory* is one agent run for one prompt and the unit of scheduling; a *step* is
+one generation by the model plus the tool calls it asked for. A *group* is the samples of one prompt.
+Everything here is a value: frozen, slotted, without behaviour beyond derived facts. Nothing here may
+import a clock, a socket or another part of Heddle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, NewType, Protocol, TypeAlias
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+"""Any JSON value; the arguments of a tool call and the task of an environment are made of these."""
+
+BatchId = NewType("BatchId", str)
+GroupId = NewType("GroupId", str)
+TrajectoryId = NewType("TrajectoryId", str)
+"""Readable and unique: ``{batch}-g{prompt_index}-t{sample_index}``."""
+WorkerId = NewType("WorkerId", str)
+
+
+class TrajectoryStatus(StrEnum):
+    """How a trajectory stands; every value but ``PENDING`` is final."""
+
+    PENDING = "pending"
+    COMPLETED = "completed"
+    """The agent finished by itself: a final answer, or a tool that ends the task."""
+    TRUNCATED = "truncated"
+    """A limit ended it; what was generated is valid."""
+    ABORTED = "aborted"
+    """Somebody ended it from outside."""
+    FAILED = "failed"
+    """It could not go on; ``failure`` says whose fault."""
+
+
+class StopReason(StrEnum):
+    """Why a trajectory ended. A generation's own ending is a :class:`FinishReason`."""
+
+    COMPLETED = "completed"
+    """The model gave its final answer without asking for another tool."""
+    TOOL_STOPPED = "tool_stopped"
+    """A tool or the environment declared the task over."""
+    MAX_STEPS = "max_steps"
+    MAX_TOKENS = "max_tokens"
+    """The budget of sampled tokens over all steps and resumptions is spent."""
+    MAX_TOOL_CALLS = "max_tool_calls"
+    CONTEXT_OVERFLOW = "context_overflow"
+    """Prompt plus response no longer fit the engine's context."""
+    PARSE_ERROR = "parse_error"
+    """Too many invalid tool calls in a row."""
+    TIMED_OUT = "timed_out"
+    """The wall-clock limit of the trajectory passed."""
+    CANCELLED = "cancelled"
+    ENGINE_FAILED = "engine_failed"
+    TOOL_FAILED = "tool_failed"
+    """The tool *infrastructure* (not the model's code) failed."""
+
+    @property
+    def status(self) -> TrajectoryStatus:
+        """The final status that this reason implies."""
+        return _STATUS_OF_REASON[self]
+
+
+_STATUS_OF_REASON: Mapping[StopReason, TrajectoryStatus] = {
+    StopReason.COMPLETED: TrajectoryStatus.COMPLETED,
+    StopReason.TOOL_STOPPED: TrajectoryStatus.COMPLETED,
+    StopReason.MAX_STEPS: TrajectoryStatus.TRUNCATED,
+    StopReason.MAX_TOKENS: TrajectoryStatus.TRUNCATED,
+    StopReason.MAX_TOOL_CALLS: TrajectoryStatus.TRUNCATED,
+    StopReason.CONTEXT_OVERFLOW: TrajectoryStatus.TRUNCATED,
+    StopReason.PARSE_ERROR: TrajectoryStatus.TRUNCATED,
+    StopReason.TIMED_OUT: TrajectoryStatus.TRUNCATED,
+    StopReason.CANCELLED: TrajectoryStatus.ABORTED,
+    StopReason.ENGINE_FAILED: TrajectoryStatus.FAILED,
+    StopReason.TOOL_FAILED: TrajectoryStatus.FAILED,
+}
+
+
+class FinishReason(StrEnum):
+    """Why one generation ended, in the engine's word."""
+
+    STOP = "stop"
+    """An end-of-turn token was sampled; it is the last of the generated ids."""
+    LENGTH = "length"
+    ABORT = "abort"
+    """The request was aborted; the ids generated so far are valid."""
+
+
+class InterruptReason(StrEnum):
+    """Why a generation ended before the step did; the trajectory goes on elsewhere or later."""
+
+    WORKER_LOST = "worker_lost"
+    ENGINE_ERROR = "engine_error"
+    ENGINE_TIMEOUT = "engine_timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are drawn. The defaults sample the raw model distribution, as RL needs."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps the whole vocabulary."""
+    min_p: float = 0.0
+    seed: int | None = None
+    """Base seed of the batch; each trajectory and step derives its own from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What ends a trajectory from within. Token limits count sampled tokens only."""
+
+    max_steps: int = 8
+    max_tokens: int = 2048
+    """Sampled tokens over the whole trajectory, resumptions included."""
+    max_tokens_per_step: int = 256
+    max_tool_calls: int = 64
+    max_invalid_tool_calls: int = 3
+    """Consecutive steps with an invalid tool call before ``parse_error``."""
+    timeout_s: float = 1800.0
+    """Wall clock from the moment the trajectory is submitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """One tool as the model sees it; ``parameters`` is a JSON schema of an object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call parsed from a generation. ``call_id`` is unique within its trajectory."""
+
+    call_id: str
+    name: str
+    arguments: Mapping[str, Json]
+
+
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One entry of the readable transcript. ``content`` of an assistant is exactly what was decoded."""
+
+    role: Role
+    content: str
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """What to start. On GPUs ``tp_degree`` counts GPUs, on a CPU it counts threads of the engine."""
+
+    worker_id: WorkerId
+    tp_degree: int
+    slots: int
+    """Generations that may run at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Tokens that a trajectory has still to generate, as the quantiles 0.1, 0.5 and 0.9."""
+
+    remaining_tokens: float
+    low_tokens: float
+    high_tokens: float
+    made_after_step: int
+    """Number of finished steps when it was made; 0 is from the prompt alone."""
+    model: str
+
+
+class TrajectoryPhase(StrEnum):
+    """Where a trajectory stands for the control plane."""
+
+    QUEUED = "queued"
+    """Wants to generate and waits for a slot (or for a worker)."""
+    GENERATING = "generating"
+    IN_TOOL = "in_tool"
+    BETWEEN = "between"
+    """The step is generated; the data plane has not yet said whether tools follow."""
+    FINISHED = "finished"
+
+
+class WorkerPhase(StrEnum):
+    """Where a worker stands for the control plane."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    """Finishes what runs, takes nothing new, then stops."""
+    DOWN = "down"
+    """Crashed; its supervisor may bring it back."""
+    STOPPED = "stopped"
+
+
+class TrajectoryView(Protocol):
+    """What a decision may know of a trajectory. Read-only."""
+
+    @property
+    def trajectory_id(self) -> TrajectoryId: ...
+    @property
+    def batch_id(self) -> BatchId: ...
+    @property
+    def group_id(self) -> GroupId: ...
+    @property
+    def phase(self) -> TrajectoryPhase: ...
+    @property
+    def worker_id(self) -> WorkerId | None: ...
+    @property
+    def submitted_at(self) -> float: ...
+    @property
+    def queued_at(self) -> float: ...
+    @property
+    def arrival(self) -> int:
+        """Position in the order of admission to the current queue; breaks every tie the same way."""
+        ...
+
+    @property
+    def steps_done(self) -> int: ...
+    @property
+    def context_tokens(self) -> int: ...
+    @property
+    def generated_tokens(self) -> int: ...
+    @property
+    def prediction(self) -> Prediction | None: ...
+
+
+class WorkerView(Protocol):
+    """What a decision may know of a worker. Read-only."""
+
+    @property
+    def worker_id(self) -> WorkerId: ...
+    @property
+    def tp_degree(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def phase(self) -> WorkerPhase: ...
+    @property
+    def resident(self) -> int:
+        """Trajectories whose home this worker is, those in tools included."""
+        ...
+
+    @property
+    def running(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def placed_total(self) -> int:
+        """Trajectories ever placed here; breaks ties so that equal workers fill evenly."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """What an engine says about itself; ``None`` where it does not tell."""
+
+    running: int
+    waiting: int
+    kv_used_tokens: int | None = None
+    kv_capacity_tokens: int | None = None
+    extra: Mapping[str, float] = field(default_factory=dict)
