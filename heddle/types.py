@@ -13,8 +13,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NewType, Protocol, TypeAlias
 
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-"""Any JSON value; the arguments of a tool call and the task of an environment are made of these."""
+from typing_extensions import TypeAliasType
+
+Json = TypeAliasType("Json", "bool | int | float | str | list[Json] | dict[str, Json] | None")
+"""Any JSON value; the arguments of a tool call and the task of an environment are made of these.
+
+A named alias, because pydantic cannot follow an anonymous recursive one.
+"""
 
 BatchId = NewType("BatchId", str)
 GroupId = NewType("GroupId", str)
