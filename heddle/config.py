@@ -6,8 +6,9 @@ Pydantic only here, at the edge: what comes out is frozen.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
@@ -99,14 +100,25 @@ class HeddleConfig(_Section):
     """Extra environments, name to ``module:Class``; installed entry points are found by themselves."""
 
 
-def load_config(path: Path | None) -> HeddleConfig:
-    """Read a TOML file; without one, the defaults. Raises ``ConfigError`` that names the key."""
-    if path is None:
-        return HeddleConfig()
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
-        raise ConfigError(f"cannot read configuration {path}: {exc}") from exc
+def load_config(path: Path | None, overrides: Mapping[str, object] | None = None) -> HeddleConfig:
+    """Read a TOML file (without one, the defaults) and set ``overrides``, keyed ``section.key``.
+
+    The whole is validated once, after the overrides. Raises ``ConfigError`` that names the key.
+    """
+    values: dict[str, Any] = {}
+    if path is not None:
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+            raise ConfigError(f"cannot read configuration {path}: {exc}") from exc
+    for dotted, value in (overrides or {}).items():
+        *sections, key = dotted.split(".")
+        table = values
+        for section in sections:
+            table = table.setdefault(section, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"bad configuration: {section}: must be a table to set {dotted}")
+        table[key] = value
     return parse_config(values)
 
 
