@@ -1,0 +1,294 @@
+"""The signatures of all commands, their help, and nothing else.
+
+Every command resolves its options and calls one function of a sibling module. Those modules are imported
+inside the commands: reading the help must not load the REST server, pydantic or an engine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heddle import __version__
+from heddle.cli.options import (
+    DEFAULT_URL,
+    BatchArgument,
+    BatchIdOption,
+    ConfigOption,
+    ConstrainedOption,
+    DataDirOption,
+    EnvironmentOption,
+    ExportFormat,
+    JsonFlag,
+    MaxStepsOption,
+    MaxTokensOption,
+    MaxTokensPerStepOption,
+    MaxToolCallsOption,
+    OptionalBatchArgument,
+    ParserOption,
+    PoolOption,
+    SamplesOption,
+    SeedOption,
+    SetOption,
+    SlotsOption,
+    TasksArgument,
+    TemperatureOption,
+    TimeoutOption,
+    TokenOption,
+    UrlOption,
+)
+from heddle.cli.output import Output, reported
+
+app = typer.Typer(
+    name="heddle",
+    help="Orchestrates agentic RL rollouts: batches of prompts in, finished trajectories out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; loopback by default.")] = None,
+    port: Annotated[int | None, typer.Option(help="0 takes a free port.")] = None,
+    token: TokenOption = None,
+    pool: PoolOption = None,
+    slots: SlotsOption = None,
+    data_dir: DataDirOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = [],  # noqa: B006 - typer copies the default of a list option
+    json: JsonFlag = False,
+) -> None:
+    """Start the coordinator, its workers and the REST server."""
+    output = Output(json)
+    with reported(output):
+        from heddle.cli.serve import serve as start
+        from heddle.cli.settings import resolve_config
+
+        options = {
+            "server.host": host,
+            "server.port": port,
+            "server.token": token,
+            "engine.pool": pool,
+            "engine.slots": slots,
+            "data_dir": data_dir,
+        }
+        raise typer.Exit(start(resolve_config(config, options, assignments), output))
+
+
+@app.command()
+def run(
+    tasks: TasksArgument,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the trajectories go (JSONL).")],
+    environment: EnvironmentOption = None,
+    samples: SamplesOption = None,
+    constrained: ConstrainedOption = None,
+    parser: ParserOption = None,
+    temperature: TemperatureOption = None,
+    seed: SeedOption = None,
+    batch_id: BatchIdOption = None,
+    max_steps: MaxStepsOption = None,
+    max_tokens: MaxTokensOption = None,
+    max_tokens_per_step: MaxTokensPerStepOption = None,
+    max_tool_calls: MaxToolCallsOption = None,
+    timeout: TimeoutOption = None,
+    pool: PoolOption = None,
+    slots: SlotsOption = None,
+    data_dir: DataDirOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = [],  # noqa: B006 - typer copies the default of a list option
+    json: JsonFlag = False,
+) -> None:
+    """Run one batch in this process: start workers, roll out, write trajectories, stop."""
+    output = Output(json)
+    with reported(output):
+        from heddle.cli import batches, settings
+        from heddle.cli.run import run as run_tasks
+        from heddle.cli.tasks import read_tasks
+
+        overrides = {"engine.pool": pool, "engine.slots": slots, "data_dir": data_dir}
+        resolved = settings.resolve_config(config, overrides, assignments)
+        task_file = read_tasks(tasks)
+        options = batches.BatchOptions(
+            batch_id=batch_id,
+            environment=environment,
+            samples_per_prompt=samples,
+            constrained=constrained,
+            parser=parser,
+            temperature=temperature,
+            seed=seed,
+            max_steps=max_steps,
+            max_tokens=max_tokens,
+            max_tokens_per_step=max_tokens_per_step,
+            max_tool_calls=max_tool_calls,
+            timeout_s=timeout,
+        )
+        request = batches.build_request(task_file, options)
+        raise typer.Exit(run_tasks(resolved, task_file, request, out, output))
+
+
+@app.command()
+def submit(
+    tasks: TasksArgument,
+    environment: EnvironmentOption = None,
+    samples: SamplesOption = None,
+    constrained: ConstrainedOption = None,
+    parser: ParserOption = None,
+    temperature: TemperatureOption = None,
+    seed: SeedOption = None,
+    batch_id: BatchIdOption = None,
+    max_steps: MaxStepsOption = None,
+    max_tokens: MaxTokensOption = None,
+    max_tokens_per_step: MaxTokensPerStepOption = None,
+    max_tool_calls: MaxToolCallsOption = None,
+    timeout: TimeoutOption = None,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Send a batch to a running server."""
+    output = Output(json)
+    with reported(output):
+        from heddle.cli import batches, remote
+        from heddle.cli.tasks import read_tasks
+
+        task_file = read_tasks(tasks)
+        options = batches.BatchOptions(
+            batch_id=batch_id,
+            environment=environment,
+            samples_per_prompt=samples,
+            constrained=constrained,
+            parser=parser,
+            temperature=temperature,
+            seed=seed,
+            max_steps=max_steps,
+            max_tokens=max_tokens,
+            max_tokens_per_step=max_tokens_per_step,
+            max_tool_calls=max_tool_calls,
+            timeout_s=timeout,
+        )
+        request = batches.build_request(task_file, options)
+        raise typer.Exit(remote.submit(remote.Server(url, token), task_file, request, output))
+
+
+@app.command()
+def status(
+    batch: OptionalBatchArgument = None,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Show batches and workers of a running server."""
+    output = Output(json)
+    with reported(output):
+        from heddle.cli import remote
+
+        raise typer.Exit(remote.status(remote.Server(url, token), batch, output))
+
+
+@app.command()
+def watch(
+    batch: OptionalBatchArgument = None,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Follow a running server live; with BATCH, until that batch is over."""
+    output = Output(json)
+    with reported(output):
+        from heddle.cli.remote import Server
+        from heddle.cli.watch import watch as follow
+
+        raise typer.Exit(follow(Server(url, token), batch, output))
+
+
+@app.command()
+def cancel(
+    batch: BatchArgument,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """End every open trajectory of a batch."""
+    output = Output(json)
+    with reported(output):
+        from heddle.cli import remote
+
+        raise typer.Exit(remote.cancel(remote.Server(url, token), batch, output))
+
+
+@app.command()
+def replay(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="An event log of the data directory.")],
+    json: JsonFlag = False,
+) -> None:
+    """Feed an event log to a fresh control plane: the commands must be the same, byte for byte."""
+    output = Output(json)
+    with reported(output):
+        from heddle.cli.files import replay as replay_log
+
+        raise typer.Exit(replay_log(log, output))
+
+
+@app.command()
+def export(
+    source: Annotated[
+        Path, typer.Argument(metavar="TRAJECTORIES.jsonl", help="What heddle run or the server wrote.")
+    ],
+    to: Annotated[ExportFormat, typer.Option("--format", help="What to write.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE")],
+    json: JsonFlag = False,
+) -> None:
+    """Convert finished trajectories to what a trainer reads."""
+    output = Output(json)
+    with reported(output):
+        from heddle.cli.files import export as convert
+
+        raise typer.Exit(convert(source, to.value, out, output))
+
+
+@app.command()
+def doctor(
+    data_dir: DataDirOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = [],  # noqa: B006 - typer copies the default of a list option
+    json: JsonFlag = False,
+) -> None:
+    """Tell what is here, what is missing, and the command that mends it."""
+    output = Output(json)
+    with reported(output):
+        from heddle.cli.machine import doctor as diagnose
+
+        raise typer.Exit(diagnose(config, {"data_dir": data_dir}, assignments, output))
+
+
+@app.command()
+def model(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A model that Heddle can bring.")
+    ] = None,
+    config: ConfigOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Bring the embedded engine's model into the cache, once, and check its sum."""
+    output = Output(json)
+    with reported(output):
+        from heddle.cli.machine import bring_model
+        from heddle.cli.settings import resolve_config
+
+        resolved = resolve_config(config, {"engine.model": name}, ())
+        raise typer.Exit(bring_model(resolved.engine.model, output))
+
+
+@app.command()
+def version(json: JsonFlag = False) -> None:
+    """Print the version."""
+    output = Output(json)
+    if output.json:
+        output.document({"version": __version__})
+    else:
+        output.text(f"heddle {__version__}")

@@ -1,0 +1,132 @@
+"""The options that several commands share: names, help, panels. Types only; no work."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class ExportFormat(StrEnum):
+    """The formats of ``heddle export``."""
+
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+    VERL = "verl"
+    SLIME = "slime"
+
+
+class ToolParser(StrEnum):
+    """How tool calls are written by the model."""
+
+    HERMES = "hermes"
+    OPENAI = "openai"
+    FENCED = "fenced"
+
+
+_SERVER_PANEL = "Server"
+_BATCH_PANEL = "Batch"
+_LIMITS_PANEL = "Limits of each trajectory"
+_CONFIG_PANEL = "Configuration"
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="JSON on stdout and nothing else there.")]
+TasksArgument = Annotated[
+    str, typer.Argument(metavar="TASKS.jsonl", help="One task a line; - reads standard input.")
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="TOML file.", rich_help_panel=_CONFIG_PANEL)
+]
+SetOption = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Override one key; may be repeated.",
+        rich_help_panel=_CONFIG_PANEL,
+    ),
+]
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Store, event logs and worker logs.", rich_help_panel=_CONFIG_PANEL),
+]
+PoolOption = Annotated[
+    str | None,
+    typer.Option(
+        "--pool",
+        metavar="DEGREES",
+        help="Workers by parallel degree, joined by +: 1+1 is two workers of one thread (or GPU) each.",
+        rich_help_panel=_CONFIG_PANEL,
+    ),
+]
+SlotsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--slots", help="Generations that run at once on one worker.", rich_help_panel=_CONFIG_PANEL
+    ),
+]
+UrlOption = Annotated[
+    str,
+    typer.Option("--url", envvar="HEDDLE_URL", help="Where the server is.", rich_help_panel=_SERVER_PANEL),
+]
+TokenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        envvar="HEDDLE_TOKEN",
+        show_envvar=True,
+        help="Bearer token; better given by the variable, which other users cannot see.",
+        rich_help_panel=_SERVER_PANEL,
+    ),
+]
+DEFAULT_URL = "http://127.0.0.1:8765"
+
+BatchIdOption = Annotated[
+    str | None,
+    typer.Option(
+        "--batch-id",
+        help="Names the batch; the same id again is the same batch.",
+        rich_help_panel=_BATCH_PANEL,
+    ),
+]
+EnvironmentOption = Annotated[
+    str | None,
+    typer.Option("--environment", help="For tasks that name none.", rich_help_panel=_BATCH_PANEL),
+]
+SamplesOption = Annotated[
+    int | None, typer.Option("--samples", help="Trajectories for each prompt.", rich_help_panel=_BATCH_PANEL)
+]
+ConstrainedOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--constrained/--no-constrained",
+        help="Force every step to be one well-formed tool call.",
+        show_default="no",
+        rich_help_panel=_BATCH_PANEL,
+    ),
+]
+ParserOption = Annotated[
+    ToolParser | None,
+    typer.Option("--parser", help="How the model writes its tool calls.", rich_help_panel=_BATCH_PANEL),
+]
+TemperatureOption = Annotated[float | None, typer.Option("--temperature", rich_help_panel=_BATCH_PANEL)]
+SeedOption = Annotated[
+    int | None, typer.Option("--seed", help="Base seed of the sampling.", rich_help_panel=_BATCH_PANEL)
+]
+MaxStepsOption = Annotated[int | None, typer.Option("--max-steps", rich_help_panel=_LIMITS_PANEL)]
+MaxTokensOption = Annotated[
+    int | None, typer.Option("--max-tokens", help="Sampled tokens in all.", rich_help_panel=_LIMITS_PANEL)
+]
+MaxTokensPerStepOption = Annotated[
+    int | None, typer.Option("--max-tokens-per-step", rich_help_panel=_LIMITS_PANEL)
+]
+MaxToolCallsOption = Annotated[int | None, typer.Option("--max-tool-calls", rich_help_panel=_LIMITS_PANEL)]
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="SECONDS", help="Wall clock.", rich_help_panel=_LIMITS_PANEL),
+]
+
+
+BatchArgument = Annotated[str, typer.Argument(metavar="BATCH", help="Id of a batch.")]
+OptionalBatchArgument = Annotated[str | None, typer.Argument(metavar="[BATCH]", help="All without one.")]

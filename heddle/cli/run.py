@@ -1,0 +1,180 @@
+"""``heddle run``: a coordinator for one batch in this process.
+
+Records are written as they arrive, to ``FILE.partial``, which becomes ``FILE`` when the batch is over; a
+``FILE`` is therefore always a whole one. An interruption cancels the batch, collects what has ended
+(every trajectory gets a record, cancelled ones too) and then releases everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from heddle.api.schemas import BatchRequest
+from heddle.api.service import BatchStatus, RolloutService, TrajectoryPage
+from heddle.cli.output import CommandFailed, ExitCode, Output
+from heddle.cli.progress import BatchProgress, show_progress
+from heddle.cli.results import BatchSummary, Tally, results_table
+from heddle.cli.signals import interrupts, run_interruptible
+from heddle.cli.tasks import TaskFile
+from heddle.config import HeddleConfig
+from heddle.errors import HeddleError, InvalidRequest
+from heddle.records import decode_trajectory
+from heddle.types import TrajectoryStatus
+
+PAGE_LIMIT = 200
+"""Records fetched at once; bounds the memory of a large batch."""
+POLL_S = 0.5
+"""Longest wait for new records before progress is shown again."""
+DRAIN_TIMEOUT_S = 20.0
+"""How long an interrupted run waits for its cancelled trajectories to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """A run that is over, and where its files are."""
+
+    summary: BatchSummary
+    cancelled: bool
+    out: Path
+    data_dir: Path
+
+    def to_json(self) -> dict[str, object]:
+        """The document of ``heddle run --json``."""
+        files = {"trajectories": str(self.out), "data_dir": str(self.data_dir)}
+        return asdict(self.summary) | {"cancelled": self.cancelled, "files": files}
+
+
+def run(config: HeddleConfig, tasks: TaskFile, request: BatchRequest, out: Path, output: Output) -> int:
+    """Run the batch, show its results and return the exit code."""
+    partial = out.with_name(out.name + ".partial")
+    try:
+        sink = partial.open("wb")
+    except OSError as exc:
+        raise InvalidRequest(f"{out} cannot be written: {exc.strerror}", path="--out") from exc
+    with sink:
+        try:
+            summary, cancelled = run_interruptible(_run_in_process(config, request, sink))
+        except InvalidRequest as exc:
+            raise tasks.locate(exc) from exc
+    partial.replace(out)
+    show_outcome(RunOutcome(summary, cancelled, out.resolve(), config.data_dir.resolve()), output)
+    failed = cancelled or summary.by_status.get(TrajectoryStatus.FAILED, 0) > 0
+    return ExitCode.FAILED if failed else ExitCode.OK
+
+
+async def _run_in_process(
+    config: HeddleConfig, request: BatchRequest, sink: BinaryIO
+) -> tuple[BatchSummary, bool]:
+    from heddle.app import open_coordinator  # imported late: it loads every adapter
+
+    with show_progress() as progress, interrupts():
+        progress.stage(f"starting workers ({config.engine.kind} engine, pool {config.engine.pool})")
+        async with open_coordinator(config) as service:
+            return await run_batch(service, request, sink, progress)
+
+
+async def run_batch(
+    service: RolloutService, request: BatchRequest, sink: BinaryIO, progress: BatchProgress
+) -> tuple[BatchSummary, bool]:
+    """Submit ``request`` and write every record to ``sink``; the flag says whether it was cancelled."""
+    status, _ = await service.submit(request)
+    progress.update(status)
+    collector = _Collector(service, status.batch_id, sink, progress)
+    cancelled = False
+    try:
+        await collector.collect()
+    except asyncio.CancelledError:
+        _forgive_one_cancellation()
+        cancelled = True
+        progress.stage("cancelling")
+        await _drain(service, status.batch_id, collector)
+    final = await service.batch(status.batch_id)
+    restarts = sum(worker.restarts for worker in await service.workers())
+    summary = collector.tally.summary(
+        status.batch_id, makespan_s=_makespan_s(final), engine_restarts=restarts
+    )
+    return summary, cancelled
+
+
+class _Collector:
+    """Carries finished records from the service to the sink, each once, and counts them."""
+
+    def __init__(
+        self, service: RolloutService, batch_id: str, sink: BinaryIO, progress: BatchProgress
+    ) -> None:
+        self.tally = Tally()
+        self._service = service
+        self._batch_id = batch_id
+        self._sink = sink
+        self._progress = progress
+        self._cursor: str | None = None
+
+    async def collect(self) -> None:
+        """Go on until the batch is over. May be called again after a cancellation."""
+        finished = False
+        while not finished:
+            page = await self._service.trajectories(
+                self._batch_id, after=self._cursor, limit=PAGE_LIMIT, wait_s=POLL_S
+            )
+            await _uninterrupted(self._keep(page))
+            self._progress.update(await self._service.batch(self._batch_id))
+            finished = page.finished
+
+    async def _keep(self, page: TrajectoryPage) -> None:
+        trajectories = [decode_trajectory(record) for record in page.records]
+        await asyncio.to_thread(self._sink.writelines, [record + b"\n" for record in page.records])
+        for trajectory in trajectories:
+            self.tally.add(trajectory)
+        self._cursor = page.cursor
+
+
+async def _drain(service: RolloutService, batch_id: str, collector: _Collector) -> None:
+    try:
+        async with asyncio.timeout(DRAIN_TIMEOUT_S):
+            await service.cancel(batch_id)
+            await collector.collect()
+    except TimeoutError as exc:
+        raise CommandFailed(
+            f"{batch_id} was cancelled but had not ended {DRAIN_TIMEOUT_S:g} s later"
+        ) from exc
+
+
+async def _uninterrupted(work: Coroutine[object, object, None]) -> None:
+    """Finish ``work`` even when cancelled: a page half kept would be written twice."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
+
+
+def _forgive_one_cancellation() -> None:
+    """The interruption was handled: let later awaits of this task go through."""
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()
+
+
+def _makespan_s(status: BatchStatus) -> float:
+    if status.finished_at is None:
+        raise HeddleError(f"batch {status.batch_id} has ended without a time of its end")
+    return status.finished_at - status.created_at
+
+
+def show_outcome(outcome: RunOutcome, output: Output) -> None:
+    """The end of a run: JSON, or the table, the files, and how to go on."""
+    if output.json:
+        output.document(outcome.to_json())
+        return
+    output.text(results_table(outcome.summary))
+    output.text(f"trajectories: {outcome.out}")
+    output.text(f"store, event logs, worker logs: {outcome.data_dir}")
+    output.text(
+        "go on with: heddle export FILE --format verl|slime|parquet --out OUT   (for a trainer)\n"
+        "            heddle serve                                              (REST, many batches)"
+    )

@@ -1,0 +1,63 @@
+"""SIGINT and SIGTERM as cancellation: the first asks, the second insists.
+
+The first signal sets ``stop`` where a command waits for it, and otherwise cancels the command's task; the
+second cancels in any case. Cancelling unwinds every context manager, so that engine processes, sandboxes
+and sockets are released on the way out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from heddle.cli.output import CommandFailed
+
+T = TypeVar("T")
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(slots=True)
+class Interrupts:
+    """Counts signals and turns each into its effect on the command's task."""
+
+    task: asyncio.Task[object]
+    stop: asyncio.Event | None
+    count: int = 0
+
+    def received(self) -> None:
+        """One signal came."""
+        self.count += 1
+        if self.count == 1 and self.stop is not None:
+            self.stop.set()
+        else:
+            self.task.cancel()
+
+
+@contextmanager
+def interrupts(stop: asyncio.Event | None = None) -> Iterator[Interrupts]:
+    """Handle the signals of the current task while inside."""
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("interrupts() needs a running task")
+    state = Interrupts(task, stop)
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, state.received)
+    try:
+        yield state
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def run_interruptible(command: Coroutine[object, object, T]) -> T:
+    """Run a command to its result. Raises ``CommandFailed`` where an interruption ended it."""
+    try:
+        return asyncio.run(command)
+    except (asyncio.CancelledError, KeyboardInterrupt) as exc:
+        raise CommandFailed("interrupted") from exc

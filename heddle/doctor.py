@@ -1,0 +1,339 @@
+"""``heddle doctor``: what is here, what is missing, and the command that mends it.
+
+Two halves: :func:`examine` looks at the machine and returns plain :class:`Findings`; :func:`diagnose` turns
+findings into checks and is pure. ``FAIL`` is kept for what keeps the main job (``heddle run`` and
+``heddle serve``) from running; what merely limits it is a ``WARN``.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import psutil
+
+from heddle.config import HeddleConfig
+from heddle.errors import ConfigError
+
+GIB = 1024**3
+
+MIN_PYTHON = (3, 11)
+MIN_MEMORY_BYTES = 1 * GIB
+"""Two embedded engines take about 250 MB each, the coordinator and a sandbox the rest."""
+MIN_DISK_BYTES = 1 * GIB
+"""Virtual environment, model and wheel together take about half of it."""
+NVIDIA_SMI_TIMEOUT_S = 10.0
+
+
+class CheckStatus(StrEnum):
+    """What a check means for the main job."""
+
+    OK = "ok"
+    WARN = "warn"
+    """It runs, with a limit that the finding names."""
+    FAIL = "fail"
+    """It cannot run until the remedy is applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the diagnosis; ``remedy`` is a command or a setting to change."""
+
+    name: str
+    status: CheckStatus
+    finding: str
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFinding:
+    """The model that the configuration names."""
+
+    name: str
+    path: Path | None
+    """Where it lies; None where it is not here yet."""
+    problem: str | None
+    """Why what lies there cannot be used; None where it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationFinding:
+    """The sandbox's isolation in force; ``problem`` where the configured one is not to be had."""
+
+    name: str
+    detail: str
+    strong: bool
+    """Whether generated code is kept from the network and from other files."""
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What was seen; sizes in bytes."""
+
+    python: tuple[int, int, int]
+    system: str
+    cores: int
+    memory_bytes: int
+    disk_free_bytes: int
+    gpus: tuple[str, ...]
+    engine_kind: str
+    engine_version: str | None
+    """Of the embedded engine's package; None where it is not installed."""
+    model: ModelFinding
+    isolation: IsolationFinding
+    address: str
+    """Where ``heddle serve`` would listen."""
+    address_problem: str | None
+    sqlite_version: str
+    sqlite_problem: str | None
+    data_dir: Path
+    data_dir_problem: str | None
+
+
+def diagnose(findings: Findings) -> list[Check]:
+    """Judge what was found. Pure."""
+    return [
+        _python(findings),
+        Check("system", CheckStatus.OK, findings.system),
+        _cores(findings),
+        _memory(findings),
+        _disk(findings),
+        _gpus(findings),
+        _engine(findings),
+        _model(findings),
+        _isolation(findings),
+        _address(findings),
+        _sqlite(findings),
+        _data_dir(findings),
+    ]
+
+
+def can_run(checks: Sequence[Check]) -> bool:
+    """Whether the main job can run."""
+    return all(check.status is not CheckStatus.FAIL for check in checks)
+
+
+def bad_config(error: ConfigError) -> Check:
+    """The check of a configuration that could not be read; nothing else can be judged then."""
+    return Check("configuration", CheckStatus.FAIL, str(error), "correct the key that the message names")
+
+
+# ----------------------------------------------------------------------------------------- judging
+
+
+def _python(findings: Findings) -> Check:
+    version = ".".join(map(str, findings.python))
+    if findings.python < MIN_PYTHON:
+        return Check(
+            "python", CheckStatus.FAIL, f"{version}; 3.11 or newer is needed", "install Python 3.11 or newer"
+        )
+    return Check("python", CheckStatus.OK, version)
+
+
+def _cores(findings: Findings) -> Check:
+    if findings.cores < 2:
+        return Check(
+            "cores",
+            CheckStatus.WARN,
+            "1; two workers would share it",
+            "heddle run TASKS.jsonl --out OUT.jsonl --pool 1",
+        )
+    return Check("cores", CheckStatus.OK, str(findings.cores))
+
+
+def _memory(findings: Findings) -> Check:
+    finding = f"{findings.memory_bytes / GIB:.1f} GiB available"
+    if findings.memory_bytes < MIN_MEMORY_BYTES:
+        return Check(
+            "memory",
+            CheckStatus.WARN,
+            f"{finding}; two engines want 1 GiB",
+            "heddle serve --pool 1 --slots 2",
+        )
+    return Check("memory", CheckStatus.OK, finding)
+
+
+def _disk(findings: Findings) -> Check:
+    finding = f"{findings.disk_free_bytes / GIB:.1f} GiB free"
+    if findings.disk_free_bytes < MIN_DISK_BYTES:
+        return Check("disk", CheckStatus.WARN, finding, "heddle serve --data-dir ON_A_LARGER_DISK")
+    return Check("disk", CheckStatus.OK, finding)
+
+
+def _gpus(findings: Findings) -> Check:
+    if findings.gpus:
+        return Check("gpus", CheckStatus.OK, "; ".join(findings.gpus))
+    return Check("gpus", CheckStatus.OK, "none; the embedded engine runs on the CPU")
+
+
+def _engine(findings: Findings) -> Check:
+    if findings.engine_kind != "embedded":
+        return Check("engine", CheckStatus.OK, f"{findings.engine_kind} (no package needed)")
+    if findings.engine_version is None:
+        return Check(
+            "engine",
+            CheckStatus.FAIL,
+            "the embedded engine is not installed",
+            "pip install 'heddle[embedded]'",
+        )
+    return Check("engine", CheckStatus.OK, f"embedded, xllamacpp {findings.engine_version}")
+
+
+def _model(findings: Findings) -> Check:
+    model = findings.model
+    if findings.engine_kind != "embedded":
+        return Check("model", CheckStatus.OK, f"none needed by the {findings.engine_kind} engine")
+    if model.path is None:
+        return Check("model", CheckStatus.FAIL, f"{model.name} is not here", "heddle model")
+    if model.problem is not None:
+        return Check("model", CheckStatus.FAIL, f"{model.path}: {model.problem}", "heddle model")
+    return Check("model", CheckStatus.OK, f"{model.name} in {model.path}")
+
+
+def _isolation(findings: Findings) -> Check:
+    isolation = findings.isolation
+    if isolation.problem is not None:
+        return Check("sandbox", CheckStatus.FAIL, isolation.problem, "set tools.isolation to auto")
+    finding = f"{isolation.name}: {isolation.detail}"
+    if not isolation.strong:
+        return Check("sandbox", CheckStatus.WARN, finding, "apt-get install bubblewrap")
+    return Check("sandbox", CheckStatus.OK, finding)
+
+
+def _address(findings: Findings) -> Check:
+    if findings.address_problem is not None:
+        return Check(
+            "port",
+            CheckStatus.WARN,
+            f"{findings.address}: {findings.address_problem}",
+            "heddle serve --port 0   (takes a free one)",
+        )
+    return Check("port", CheckStatus.OK, f"{findings.address} is free")
+
+
+def _sqlite(findings: Findings) -> Check:
+    if findings.sqlite_problem is not None:
+        return Check(
+            "sqlite",
+            CheckStatus.FAIL,
+            f"{findings.sqlite_version}: {findings.sqlite_problem}",
+            "heddle serve --data-dir ON_A_LOCAL_DISK",
+        )
+    return Check("sqlite", CheckStatus.OK, f"{findings.sqlite_version}, write-ahead log works")
+
+
+def _data_dir(findings: Findings) -> Check:
+    if findings.data_dir_problem is not None:
+        return Check(
+            "data directory",
+            CheckStatus.FAIL,
+            f"{findings.data_dir}: {findings.data_dir_problem}",
+            "heddle serve --data-dir A_WRITABLE_FOLDER",
+        )
+    return Check("data directory", CheckStatus.OK, f"{findings.data_dir} is writable")
+
+
+# ---------------------------------------------------------------------------------------- examining
+
+
+def examine(config: HeddleConfig) -> Findings:
+    """Look at this machine. Starts no engine, brings no model, leaves no file behind."""
+    data_dir = config.data_dir.resolve()
+    folder = _nearest_existing(data_dir)
+    writable_problem = _write_problem(folder)
+    return Findings(
+        python=sys.version_info[:3],
+        system=f"{platform.system()} {platform.release()}, {platform.machine()}",
+        cores=_usable_cores(),
+        memory_bytes=psutil.virtual_memory().available,
+        disk_free_bytes=shutil.disk_usage(folder).free,
+        gpus=_nvidia_gpus(),
+        engine_kind=config.engine.kind,
+        engine_version=_package_version("xllamacpp"),
+        model=_find_model(config.engine.model),
+        isolation=_find_isolation(config),
+        address=f"{config.server.host}:{config.server.port}",
+        address_problem=_bind_problem(config.server.host, config.server.port),
+        sqlite_version=sqlite3.sqlite_version,
+        sqlite_problem=None if writable_problem else _wal_problem(folder),
+        data_dir=data_dir,
+        data_dir_problem=writable_problem,
+    )
+
+
+def _usable_cores() -> int:
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    else:
+        return os.cpu_count() or 1
+
+
+def _package_version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _nvidia_gpus() -> tuple[str, ...]:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return ()
+    try:
+        listed = subprocess.run(
+            [command, "--query-gpu=name,memory.total", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=NVIDIA_SMI_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return tuple(line.strip() for line in listed.stdout.splitlines() if line.strip())
+
+
+def _nearest_existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def _write_problem(folder: Path) -> str | None:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as exc:
+        return f"cannot be written: {exc.strerror}"
+
+
+def _wal_problem(folder: Path) -> str | None:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".heddle-doctor-") as scratch:
+        connection = sqlite3.connect(Path(scratch) / "probe.sqlite")
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+        except sqlite3.Error as exc:
+            return f"no write-ahead log in {folder}: {exc}"
+        finally:
+            connection.close()
+    return None if mode == "wal" else f"no write-ahead log in {folder} (journal mode {mode})"
+
+
+def _bind_problem(host: str, port: int) -> str | None:
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as exc:
+        return exc.strerror or str(exc)
+    return None
