@@ -1,0 +1,322 @@
+"""The agent loop: one coroutine per trajectory, from its first grant to its committed record.
+
+Numbered as it loops:
+1. generate a step (segments, retries: ``generation.py``);
+2. say so, and journal it;
+3. parse the tool calls, and let the environment react (tools run here);
+4. append the observation, token-exact, and journal it;
+5. say so; the control plane grants the next generation when it sees fit.
+A limit, the environment, a fault or somebody outside ends it. Then: reward, record, gates, commit.
+
+Owns the tokens, the transcript and the clock of its trajectory. Knows no scheduling: it asks for a grant
+and waits. Cancelling the coroutine (a shutdown) leaves the trajectory open, to be resumed from its
+journal; ``cancel`` ends it for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heddle.agent.clock import TrajectoryClock
+from heddle.agent.faults import environment_ending
+from heddle.agent.finish import FinishedRun, finish
+from heddle.agent.generation import StepGeneration, TrajectoryEnded
+from heddle.agent.invoker import RecordingInvoker
+from heddle.agent.journal import (
+    GENERATION,
+    OBSERVATION,
+    GeneratedEntry,
+    ObservedEntry,
+    decode_generated,
+    decode_observed,
+    encode_entry,
+)
+from heddle.agent.link import Ending
+from heddle.agent.order import LoopServices, TrajectoryOrder
+from heddle.agent.ports import JournalEntry, StepOutcome, Turn
+from heddle.agent.tokens import TokenBuffer
+from heddle.control.events import ToolsFinished, ToolsStarted, TrajectoryFinished
+from heddle.records import PredictionRecord, StepRecord
+from heddle.types import FinishReason, Message, StopReason
+
+REWARD_DEADLINE_S = 120.0
+"""Longest an environment may take to judge an episode; its own tools have shorter limits."""
+
+
+class TrajectoryRun:
+    """Single use: ``await run()`` once. ``restore`` first, where a journal exists."""
+
+    def __init__(self, services: LoopServices, order: TrajectoryOrder) -> None:
+        self._services = services
+        self.order = order
+        self._clock = TrajectoryClock(services.now)
+        self._buffer = TokenBuffer(order.prompt.prompt_ids)
+        self._messages: list[Message] = list(order.prompt.messages)
+        self._steps: list[StepRecord] = []
+        self._predictions: list[PredictionRecord] = []
+        self._tool_calls = 0
+        self._invalid_in_a_row = 0
+        self._sequence = 0
+        self._pending: StepRecord | None = None
+        """A step whose generation is journalled but not its observation."""
+        self._generation: StepGeneration | None = None
+        self._requested: Ending | None = None
+        self._scope: asyncio.Timeout | None = None
+
+    # ------------------------------------------------------------------------------- from outside
+
+    @property
+    def context_tokens(self) -> int:
+        return len(self._buffer)
+
+    @property
+    def sampled_tokens(self) -> int:
+        return self._buffer.sampled_tokens
+
+    @property
+    def steps_done(self) -> int:
+        return len(self._steps) - (self._pending is not None)
+
+    def cancel(self, ending: Ending) -> None:
+        """End the trajectory for good. Too late (it is being finished already) is a no-op."""
+        if self._requested is not None:
+            return
+        self._requested = ending
+        if self._scope is not None and not self._scope.expired():
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+    def restore(self, entries: Sequence[JournalEntry]) -> None:
+        """Take over what an earlier process journalled. Before ``run``, and only then."""
+        for entry in entries:
+            if entry.kind == GENERATION:
+                self._restore_generation(decode_generated(entry.payload))
+            else:
+                self._restore_observation(decode_observed(entry.payload))
+            self._sequence = entry.sequence + 1
+
+    # ------------------------------------------------------------------------------------ the loop
+
+    async def run(self) -> None:
+        """Run to the end and commit the record. Raises ``StoreError`` where it cannot be committed."""
+        ending = await self._run_until_end()
+        self._keep_partial_step()
+        result = FinishedRun(
+            order=self.order,
+            ending=ending,
+            buffer=self._buffer,
+            messages=tuple(self._messages),
+            steps=tuple(self._steps),
+            predictions=tuple(self._predictions),
+            clock=self._clock,
+        )
+        reason = await finish(self._services, result, reward_deadline_s=REWARD_DEADLINE_S)
+        self._services.link.post(TrajectoryFinished(self.order.trajectory_id, reason))
+
+    async def _run_until_end(self) -> Ending:
+        try:
+            async with asyncio.timeout(self.order.limits.timeout_s) as self._scope:
+                if self._requested is not None:
+                    return self._requested
+                await self._iterate()
+        except TrajectoryEnded as ended:
+            return ended.ending
+        except TimeoutError:
+            return self._requested or Ending(StopReason.TIMED_OUT)
+        finally:
+            self._scope = None
+        raise AssertionError("the loop ends by TrajectoryEnded only")
+
+    async def _iterate(self) -> None:
+        if self._pending is not None:
+            await self._react(self._steps[-1])
+        while True:
+            step = await self._generate()
+            await self._react(step)
+
+    async def _generate(self) -> StepRecord:
+        """Rungs 1 and 2."""
+        generation = StepGeneration(
+            self._services,
+            self.order,
+            self._clock,
+            self._buffer,
+            step_index=len(self._steps),
+            max_new_tokens=self._tokens_for_next_step(),
+        )
+        self._generation = generation
+        await generation.run()
+        step = self._take_step(generation)
+        self._pending = step
+        await self._append_journal(
+            GENERATION,
+            GeneratedEntry(
+                step=step,
+                forced_ids=list(self.order.prompt.forced_ids),
+                token_ids=generation.token_ids,
+                logprobs=generation.logprobs,
+                weight_versions=generation.weight_versions,
+                prediction=generation.prediction,
+                parts=self._clock.parts,
+                wall=self._clock.wall,
+            ),
+        )
+        return step
+
+    def _take_step(self, generation: StepGeneration) -> StepRecord:
+        step = generation.record()
+        self._generation = None
+        self._buffer.append_given(self.order.prompt.forced_ids, step.weight_version)
+        self._buffer.append_sampled(generation.token_ids, generation.logprobs, generation.weight_versions)
+        self._steps.append(step)
+        if generation.prediction is not None:
+            self._predictions.append(generation.prediction)
+        self._messages.append(Message("assistant", self._decode_turn(generation.token_ids)))
+        return step
+
+    async def _react(self, step: StepRecord) -> None:
+        """Rungs 3 to 5. Raises ``TrajectoryEnded`` at the end of the trajectory."""
+        turn, stop = self._parse(step)
+        invoker = RecordingInvoker(self._services.tools, self.order.trajectory_id, self.order.attempt)
+        outcome = await self._environment_step(turn, invoker)
+        step = replace(step, tool_calls=tuple(invoker.records))
+        self._steps[-1] = step
+        self._pending = None
+        self._count_invalid(turn, invoker)
+        self._services.observer.step_finished(step)
+        self._end_if_over(outcome, stop)
+        await self._observe(step, outcome)
+
+    def _parse(self, step: StepRecord) -> tuple[Turn, StopReason | None]:
+        """The turn as parsed, and the limit that its generation ran into."""
+        text = self._messages[-1].content
+        parsed = self.order.parser.parse(text, step_index=step.step_index)
+        self._messages[-1] = replace(self._messages[-1], tool_calls=parsed.calls)
+        self._tool_calls += len(parsed.calls)
+        truncated = step.finish_reason is FinishReason.LENGTH
+        turn = Turn(step.step_index, text, parsed.content, parsed.calls, parsed.errors, truncated)
+        return turn, self._spent_limit() if truncated else None
+
+    async def _environment_step(self, turn: Turn, invoker: RecordingInvoker) -> StepOutcome:
+        order = self.order
+        if turn.calls:
+            names = tuple(call.name for call in turn.calls)
+            self._services.link.post(ToolsStarted(order.trajectory_id, turn.step_index, names))
+        started = self._clock.now()
+        try:
+            return await order.prompt.environment.step(
+                order.prompt.task, tuple(self._messages), turn, invoker
+            )
+        except Exception as exc:  # the environment is the user's code: whatever it raises is its fault
+            raise TrajectoryEnded(environment_ending(exc, "environment")) from exc
+        finally:
+            self._clock.add_tools(invoker.results, self._clock.now() - started)
+
+    def _count_invalid(self, turn: Turn, invoker: RecordingInvoker) -> None:
+        valid = len(turn.calls) - invoker.rejected
+        if valid > 0 or not (turn.errors or invoker.rejected):
+            self._invalid_in_a_row = 0
+        else:
+            self._invalid_in_a_row += 1
+
+    def _end_if_over(self, outcome: StepOutcome, spent: StopReason | None) -> None:
+        """The environment's word comes first, then the limits in the order of their severity."""
+        limits = self.order.limits
+        reason = outcome.stop_reason or spent
+        if reason is None and self._invalid_in_a_row >= limits.max_invalid_tool_calls:
+            reason = StopReason.PARSE_ERROR
+        if reason is None and self._tool_calls >= limits.max_tool_calls:
+            reason = StopReason.MAX_TOOL_CALLS
+        if reason is None and len(self._steps) >= limits.max_steps:
+            reason = StopReason.MAX_STEPS
+        if reason is not None:
+            raise TrajectoryEnded(Ending(reason))
+
+    async def _observe(self, step: StepRecord, outcome: StepOutcome) -> None:
+        closed = step.finish_reason is FinishReason.STOP
+        ids = self._services.tokenizer.render_observation(outcome.messages, turn_closed=closed)
+        if len(self._buffer) + len(ids) + self._room_for_one() > self._services.engine.context_tokens:
+            raise TrajectoryEnded(Ending(StopReason.CONTEXT_OVERFLOW))
+        self._buffer.append_given(ids, step.weight_version)
+        self._messages.extend(outcome.messages)
+        entry = ObservedEntry(
+            step_index=step.step_index,
+            tool_calls=list(step.tool_calls),
+            messages=list(outcome.messages),
+            token_ids=ids,
+            invalid_in_a_row=self._invalid_in_a_row,
+            parts=self._clock.parts,
+            wall=self._clock.wall,
+        )
+        await self._append_journal(OBSERVATION, entry)
+        self._services.link.post(
+            ToolsFinished(self.order.trajectory_id, step.step_index, appended_tokens=len(ids))
+        )
+
+    # -------------------------------------------------------------------------------------- limits
+
+    def _tokens_for_next_step(self) -> int:
+        limits = self.order.limits
+        left = limits.max_tokens - self._buffer.sampled_tokens
+        return min(limits.max_tokens_per_step, left, self._context_left())
+
+    def _context_left(self) -> int:
+        forced = len(self.order.prompt.forced_ids)
+        return self._services.engine.context_tokens - len(self._buffer) - forced
+
+    def _room_for_one(self) -> int:
+        return len(self.order.prompt.forced_ids) + 1
+
+    def _spent_limit(self) -> StopReason | None:
+        """The limit of the whole trajectory that a truncated generation ran into, if it was one."""
+        if self._buffer.sampled_tokens >= self.order.limits.max_tokens:
+            return StopReason.MAX_TOKENS
+        if self._context_left() <= 0:
+            return StopReason.CONTEXT_OVERFLOW
+        return None
+
+    # ------------------------------------------------------------------------------------- helpers
+
+    def _decode_turn(self, token_ids: Sequence[int]) -> str:
+        """Forced prefix and sampled text, without the end-of-turn token."""
+        ids = [*self.order.prompt.forced_ids, *token_ids]
+        if ids and ids[-1] == self._services.tokenizer.end_of_turn_id:
+            ids.pop()
+        return self._services.tokenizer.decode(ids)
+
+    def _keep_partial_step(self) -> None:
+        """A generation that was cut short from outside: what it sampled is valid and stays."""
+        generation = self._generation
+        if generation is not None and generation.started and generation.token_ids:
+            self._services.observer.step_finished(self._take_step(generation))
+
+    async def _append_journal(self, kind: str, entry: GeneratedEntry | ObservedEntry) -> None:
+        order = self.order
+        sequence, self._sequence = self._sequence, self._sequence + 1
+        await self._services.journal.append(
+            JournalEntry(order.trajectory_id, order.attempt, sequence, kind, encode_entry(entry))
+        )
+
+    def _restore_generation(self, entry: GeneratedEntry) -> None:
+        step = entry.step
+        self._buffer.append_given(entry.forced_ids, step.weight_version)
+        self._buffer.append_sampled(entry.token_ids, entry.logprobs, entry.weight_versions)
+        self._steps.append(step)
+        self._pending = step
+        if entry.prediction is not None:
+            self._predictions.append(entry.prediction)
+        text = self._decode_turn(entry.token_ids)
+        calls = self.order.parser.parse(text, step_index=step.step_index).calls
+        self._messages.append(Message("assistant", text, tool_calls=calls))
+        self._clock.parts, self._clock.earlier_wall = entry.parts, entry.wall
+
+    def _restore_observation(self, entry: ObservedEntry) -> None:
+        step = replace(self._steps[-1], tool_calls=tuple(entry.tool_calls))
+        self._steps[-1] = step
+        self._pending = None
+        self._tool_calls += len(self._messages[-1].tool_calls)
+        self._buffer.append_given(entry.token_ids, step.weight_version)
+        self._messages.extend(entry.messages)
+        self._invalid_in_a_row = entry.invalid_in_a_row
+        self._clock.parts, self._clock.earlier_wall = entry.parts, entry.wall

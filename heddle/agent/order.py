@@ -1,0 +1,78 @@
+"""What an agent loop is told to run, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from heddle.agent.invoker import ToolRunner
+from heddle.agent.link import ControlLink, WorkerLedger
+from heddle.agent.ports import Environment, Journal, Tokenizer
+from heddle.records import StepRecord, Trajectory
+from heddle.text.parsers import ToolCallParser
+from heddle.types import BatchId, GroupId, Json, Limits, Message, SamplingParams, ToolSpec, TrajectoryId
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPrompt:
+    """One prompt, rendered once and shared by all its samples."""
+
+    prompt_id: str
+    environment: Environment
+    task: Mapping[str, Json]
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...]
+    prompt_ids: Sequence[int]
+    forced_ids: Sequence[int]
+    """Put before each generation (mask 0); empty unless tool calls are constrained."""
+    json_schema: Mapping[str, Json] | None
+    metadata: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryOrder:
+    """One trajectory to run."""
+
+    trajectory_id: TrajectoryId
+    batch_id: BatchId
+    group_id: GroupId
+    sample_index: int
+    attempt: int
+    prompt: PreparedPrompt
+    sampling: SamplingParams
+    limits: Limits
+    parser: ToolCallParser
+
+
+class RunObserver(Protocol):
+    """Told of what happened, for metrics and live views. Must not raise and must not block."""
+
+    def step_finished(self, step: StepRecord) -> None: ...
+
+    def trajectory_finished(self, trajectory: Trajectory) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """Bounds that hold for every generation."""
+
+    context_tokens: int
+    step_deadline_s: float
+    token_deadline_s: float
+    max_interruptions: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoopServices:
+    """Everything outside that an agent loop uses; the same object serves all trajectories."""
+
+    link: ControlLink
+    ledger: WorkerLedger
+    tokenizer: Tokenizer
+    tools: ToolRunner
+    journal: Journal
+    observer: RunObserver
+    engine: EngineLimits
+    now: Callable[[], float]
+    """A monotonic clock, in seconds."""

@@ -1,0 +1,40 @@
+"""A batch while it is open: who still runs, and who waits to hear of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from heddle.agent.loop import TrajectoryRun
+from heddle.coordinator.broadcast import Pulse
+from heddle.types import BatchId, TrajectoryId
+
+ETA_MINIMUM_SHARE = 0.05
+"""Below this share of finished trajectories an ETA would be noise."""
+
+
+@dataclass(slots=True)
+class OpenBatch:
+    """Live state of one batch; what is finished lies in the store."""
+
+    batch_id: BatchId
+    total: int
+    created_at: float
+    cancelled: bool = False
+    runs: dict[TrajectoryId, TrajectoryRun] = field(default_factory=dict)
+    changed: Pulse = field(default_factory=Pulse)
+    """Fires whenever a trajectory of the batch became visible, and when the batch is over."""
+
+    @property
+    def finished(self) -> int:
+        return self.total - len(self.runs)
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Of the open trajectories."""
+        return sum(run.sampled_tokens for run in self.runs.values())
+
+    def eta_s(self, now: float) -> float | None:
+        """Seconds to go if trajectories keep finishing at the mean rate so far; a rough guess."""
+        if self.finished < max(1.0, ETA_MINIMUM_SHARE * self.total):
+            return None
+        return (now - self.created_at) * len(self.runs) / self.finished

@@ -1,0 +1,117 @@
+"""Where the two halves meet: facts into the control plane, its commands out to those who act.
+
+``post`` is synchronous: an event is handled, logged, and its commands delivered before it returns, so no
+two decisions ever interleave. Delivering never blocks: a grant goes into a mailbox, a cancellation
+reschedules a timeout, a worker order starts or wakes a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+from heddle.agent.link import Ending, Grant
+from heddle.agent.loop import TrajectoryRun
+from heddle.agent.ports import Engine
+from heddle.control.commands import Cancel, Command, Generate, StartWorker, StopWorker
+from heddle.control.events import Event
+from heddle.control.plane import ControlPlane
+from heddle.types import TrajectoryId, WorkerId, WorkerSpec
+
+
+class WorkerActions(Protocol):
+    """Those who carry out orders about workers."""
+
+    def start(self, spec: WorkerSpec) -> None: ...
+
+    def stop(self, worker_id: WorkerId) -> None: ...
+
+    def engine(self, worker_id: WorkerId) -> tuple[Engine, int]:
+        """The engine of a ready worker, and its parallel degree."""
+        ...
+
+
+class DecisionLog(Protocol):
+    """Remembers every event with the commands that it caused."""
+
+    def append(self, now: float, event: Event, commands: list[Command]) -> None: ...
+
+
+@dataclass(slots=True)
+class _Mailbox:
+    run: TrajectoryRun
+    grant: Grant | None = None
+    waiter: asyncio.Future[None] | None = None
+
+
+class ControlLoop:
+    """Implements ``ControlLink`` for every trajectory."""
+
+    def __init__(self, plane: ControlPlane, log: DecisionLog, now: Callable[[], float]) -> None:
+        self.plane = plane
+        self._log = log
+        self._now = now
+        self._mailboxes: dict[TrajectoryId, _Mailbox] = {}
+        self._workers: WorkerActions | None = None
+
+    def attach(self, workers: WorkerActions) -> None:
+        """Name who carries out worker orders; once, before the first event."""
+        self._workers = workers
+
+    def enrol(self, trajectory_id: TrajectoryId, run: TrajectoryRun) -> None:
+        """Open a mailbox; before the trajectory's ``BatchSubmitted`` is posted."""
+        self._mailboxes[trajectory_id] = _Mailbox(run)
+
+    def dismiss(self, trajectory_id: TrajectoryId) -> None:
+        """Close the mailbox; commands that still arrive for it are dropped."""
+        self._mailboxes.pop(trajectory_id, None)
+
+    def post(self, event: Event) -> None:
+        now = self._now()
+        commands = self.plane.handle(event, now)
+        self._log.append(now, event, commands)
+        for command in commands:
+            self._deliver(command)
+
+    async def granted(self, trajectory_id: TrajectoryId) -> Grant:
+        mailbox = self._mailboxes[trajectory_id]
+        if mailbox.grant is None:
+            mailbox.waiter = asyncio.get_running_loop().create_future()
+            try:
+                await mailbox.waiter
+            finally:
+                mailbox.waiter = None
+        grant, mailbox.grant = mailbox.grant, None
+        assert grant is not None, "a mailbox wakes its trajectory with a grant in it"
+        return grant
+
+    def _deliver(self, command: Command) -> None:
+        match command:
+            case Generate():
+                self._deliver_grant(command)
+            case Cancel():
+                mailbox = self._mailboxes.get(command.trajectory_id)
+                if mailbox is not None:
+                    mailbox.run.cancel(Ending(command.stop_reason, command.detail, stage="queue"))
+            case StartWorker():
+                self._actions.start(command.spec)
+            case StopWorker():
+                self._actions.stop(command.worker_id)
+            case _:
+                assert_never(command)
+
+    def _deliver_grant(self, command: Generate) -> None:
+        mailbox = self._mailboxes.get(command.trajectory_id)
+        if mailbox is None:
+            return
+        engine, tp_degree = self._actions.engine(command.worker_id)
+        mailbox.grant = Grant(command.worker_id, tp_degree, engine, command.priority, command.prediction)
+        if mailbox.waiter is not None and not mailbox.waiter.done():
+            mailbox.waiter.set_result(None)
+
+    @property
+    def _actions(self) -> WorkerActions:
+        assert self._workers is not None, "attach() comes first"
+        return self._workers

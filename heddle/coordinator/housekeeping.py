@@ -1,0 +1,43 @@
+"""The coordinator's own pulse: how late the event loop runs, gauges, and the control plane's invariants."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from heddle.control.plane import ControlPlane
+from heddle.coordinator.pool import WorkerPool
+from heddle.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+TICK_S = 0.5
+"""Between two measurements of the loop's lag."""
+
+TICKS_PER_CHECK = 10
+"""Invariants are checked this seldom: a check visits every trajectory."""
+
+
+async def keep_house(
+    plane: ControlPlane, pool: WorkerPool, metrics: Metrics, now: Callable[[], float]
+) -> None:
+    """Runs until cancelled. Raises ``InvariantViolation``: a wrong state must not go on deciding."""
+    tick = 0
+    while True:
+        due = now() + TICK_S
+        await asyncio.sleep(TICK_S)
+        metrics.loop_lag(max(0.0, now() - due))
+        for view in plane.worker_views():
+            process = pool.process(view.worker_id)
+            metrics.worker(view, restarts=process.restarts if process else 0)
+        tick += 1
+        if tick % TICKS_PER_CHECK == 0:
+            plane.check_invariants()
+
+
+def worker_log_dir(data_dir: Path) -> Path:
+    """Where each worker keeps its log."""
+    return data_dir / "logs"

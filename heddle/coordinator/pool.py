@@ -1,0 +1,143 @@
+"""The workers that are up or coming up: carries out worker orders, reports what becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from heddle.agent.ports import Engine
+from heddle.control.events import Event, WorkerLost, WorkerReady, WorkerStopped
+from heddle.coordinator.broadcast import Broadcaster
+from heddle.engines.supervisor import EngineLauncher, RunningWorker, SupervisedWorker
+from heddle.types import Json, WorkerId, WorkerSpec
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerProcess:
+    """What a worker is to an operator."""
+
+    spec: WorkerSpec
+    restarts: int
+    url: str | None
+    pid: int | None
+    log_path: Path
+
+
+@dataclass(slots=True)
+class _Member:
+    worker: SupervisedWorker
+    spec: WorkerSpec
+    task: asyncio.Task[None]
+    running: RunningWorker | None = None
+
+
+class WorkerPool:
+    """Implements ``WorkerActions`` towards the control plane and ``WorkerListener`` towards supervisors.
+
+    Owns one supervising task per worker; all end within ``close``.
+    """
+
+    def __init__(
+        self,
+        launcher: EngineLauncher,
+        *,
+        log_dir: Path,
+        max_restarts: int,
+        post: Callable[[Event], None],
+        broadcaster: Broadcaster,
+        tasks: asyncio.TaskGroup,
+        rng: random.Random,
+    ) -> None:
+        self._launcher = launcher
+        self._log_dir = log_dir
+        self._max_restarts = max_restarts
+        self._post = post
+        self._broadcaster = broadcaster
+        self._tasks = tasks
+        self._rng = rng
+        self._members: dict[WorkerId, _Member] = {}
+
+    # ---------------------------------------------------------------------------- WorkerActions
+
+    def start(self, spec: WorkerSpec) -> None:
+        worker = SupervisedWorker(
+            spec,
+            self._launcher,
+            self,
+            log_dir=self._log_dir,
+            max_restarts=self._max_restarts,
+            rng=self._rng,
+        )
+        task = self._tasks.create_task(worker.run(), name=f"worker {spec.worker_id}")
+        self._members[spec.worker_id] = _Member(worker, spec, task)
+
+    def stop(self, worker_id: WorkerId) -> None:
+        member = self._members.get(worker_id)
+        if member is not None:
+            member.worker.request_stop()
+
+    def engine(self, worker_id: WorkerId) -> tuple[Engine, int]:
+        member = self._members[worker_id]
+        assert member.running is not None, f"the control plane dispatched to {worker_id}, which is not up"
+        return member.running.engine, member.spec.tp_degree
+
+    # --------------------------------------------------------------------------- WorkerListener
+
+    def worker_ready(self, spec: WorkerSpec, worker: RunningWorker) -> None:
+        self._members[spec.worker_id].running = worker
+        log.info("worker ready", worker=spec.worker_id, tp_degree=spec.tp_degree, pid=worker.pid)
+        self._post(WorkerReady(spec.worker_id, spec.slots, worker.kv_capacity_tokens))
+        self._publish("worker.ready", spec.worker_id, tp_degree=spec.tp_degree, slots=spec.slots)
+
+    def worker_lost(self, worker_id: WorkerId, reason: str, will_restart: bool) -> None:
+        log.warning("worker lost", worker=worker_id, reason=reason, will_restart=will_restart)
+        self._post(WorkerLost(worker_id, reason, will_restart))
+        self._members[worker_id].running = None
+        self._publish("worker.lost", worker_id, reason=reason, will_restart=will_restart)
+
+    def worker_stopped(self, worker_id: WorkerId) -> None:
+        log.info("worker stopped", worker=worker_id)
+        self._post(WorkerStopped(worker_id))
+        self._members.pop(worker_id, None)
+        self._publish("worker.stopped", worker_id)
+
+    # ---------------------------------------------------------------------------------- queries
+
+    def process(self, worker_id: WorkerId) -> WorkerProcess | None:
+        member = self._members.get(worker_id)
+        if member is None:
+            return None
+        return WorkerProcess(
+            spec=member.spec,
+            restarts=member.worker.restarts,
+            url=member.running.url if member.running else None,
+            pid=member.running.pid if member.running else None,
+            log_path=self._log_dir / f"{worker_id}.log",
+        )
+
+    @property
+    def restarts(self) -> int:
+        """Over all workers."""
+        return sum(member.worker.restarts for member in self._members.values())
+
+    def next_worker_id(self) -> WorkerId:
+        """An id that no worker of this pool has."""
+        taken = set(self._members)
+        return next(w for i in range(len(taken) + 1) if (w := WorkerId(f"w{i}")) not in taken)
+
+    async def close(self) -> None:
+        """Stop every worker, all at once; each supervisor bounds its own stop."""
+        tasks = [member.task for member in self._members.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _publish(self, name: str, worker_id: WorkerId, **data: Json) -> None:
+        self._broadcaster.publish(name, {"worker_id": worker_id, **data})

@@ -1,0 +1,144 @@
+"""From a request to what agent loops run: environments asked, prompts rendered, limits checked.
+
+Nothing here has side effects, so that a batch is accepted wholly or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from heddle.agent.order import PreparedPrompt, TrajectoryOrder
+from heddle.agent.ports import EngineCapabilities, Environment, Tokenizer
+from heddle.api.schemas import BatchRequest, PromptRequest
+from heddle.control.events import TrajectorySpec
+from heddle.environments.registry import EnvironmentRegistry
+from heddle.errors import InvalidRequest
+from heddle.text.constrain import FORCED_PREFIX, tool_call_schema
+from heddle.text.parsers import make_parser
+from heddle.types import BatchId, GroupId, TrajectoryId
+
+MAX_TRAJECTORIES_PER_BATCH = 1_000_000
+
+PROMPTS_PER_SLICE = 16
+"""Prompts rendered before the event loop gets a turn; one takes well under a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPreparer:
+    """Validates and renders what a request asks for."""
+
+    environments: EnvironmentRegistry
+    tokenizer: Tokenizer
+    capabilities: EngineCapabilities
+    context_tokens: int
+
+    async def prepare(self, request: BatchRequest) -> Sequence[PreparedPrompt]:
+        """Raises ``InvalidRequest`` that names the prompt."""
+        self._check_whole(request)
+        prepared: list[PreparedPrompt] = []
+        for index, prompt in enumerate(request.prompts):
+            if index % PROMPTS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+            prepared.append(self._prompt(request, index, prompt))
+        _check_unique([p.prompt_id for p in prepared])
+        return prepared
+
+    def _check_whole(self, request: BatchRequest) -> None:
+        total = len(request.prompts) * request.samples_per_prompt
+        if total > MAX_TRAJECTORIES_PER_BATCH:
+            raise InvalidRequest(
+                f"{total} trajectories in one batch; at most {MAX_TRAJECTORIES_PER_BATCH}",
+                path="samples_per_prompt",
+            )
+        if request.tools.constrained and not self.capabilities.json_schema:
+            raise InvalidRequest("this engine cannot constrain tool calls", path="tools.constrained")
+        if request.tools.constrained and request.tools.parser != "hermes":
+            raise InvalidRequest("constrained tool calls need the hermes parser", path="tools.parser")
+
+    def _prompt(self, request: BatchRequest, index: int, prompt: PromptRequest) -> PreparedPrompt:
+        path = f"prompts[{index}]"
+        environment = self._environment(request, prompt, path)
+        try:
+            start = environment.reset(prompt.task)
+        except InvalidRequest as exc:
+            inner = f".{exc.path}" if exc.path else ""
+            raise InvalidRequest(exc.message, path=f"{path}.task{inner}") from exc
+        constrained = request.tools.constrained and bool(start.tools)
+        forced = self.tokenizer.encode(FORCED_PREFIX) if constrained else []
+        prompt_ids = self.tokenizer.render(start.messages, start.tools)
+        if len(prompt_ids) + len(forced) >= self.context_tokens:
+            raise InvalidRequest(
+                f"the prompt has {len(prompt_ids) + len(forced)} tokens, "
+                f"which leaves no room in a context of {self.context_tokens}",
+                path=f"{path}.task",
+                code="prompt_too_long",
+            )
+        return PreparedPrompt(
+            prompt_id=prompt.prompt_id or f"p{index}",
+            environment=environment,
+            task=prompt.task,
+            messages=start.messages,
+            tools=start.tools,
+            prompt_ids=prompt_ids,
+            forced_ids=forced,
+            json_schema=tool_call_schema(start.tools) if constrained else None,
+            metadata=prompt.metadata,
+        )
+
+    def _environment(self, request: BatchRequest, prompt: PromptRequest, path: str) -> Environment:
+        name = prompt.environment or request.environment
+        if name is None:
+            raise InvalidRequest(
+                "no environment: name one for the batch or for this prompt", path=f"{path}.environment"
+            )
+        where = f"{path}.environment" if prompt.environment else "environment"
+        try:
+            return self.environments.get(name)
+        except InvalidRequest as exc:
+            raise InvalidRequest(exc.message, path=where, code="unknown_environment") from exc
+
+
+def _check_unique(prompt_ids: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for index, prompt_id in enumerate(prompt_ids):
+        if prompt_id in seen:
+            raise InvalidRequest(f"prompt id {prompt_id!r} occurs twice", path=f"prompts[{index}].prompt_id")
+        seen.add(prompt_id)
+
+
+def orders(
+    batch_id: BatchId, request: BatchRequest, prompts: Sequence[PreparedPrompt]
+) -> list[TrajectoryOrder]:
+    """Every trajectory of the batch, group after group."""
+    parser = make_parser(request.tools.parser)
+    sampling, limits = request.sampling.to_params(), request.limits.to_limits()
+    return [
+        TrajectoryOrder(
+            trajectory_id=TrajectoryId(f"{batch_id}-g{group}-t{sample}"),
+            batch_id=batch_id,
+            group_id=GroupId(f"{batch_id}-g{group}"),
+            sample_index=sample,
+            attempt=0,
+            prompt=prompt,
+            sampling=sampling,
+            limits=limits,
+            parser=parser,
+        )
+        for group, prompt in enumerate(prompts)
+        for sample in range(request.samples_per_prompt)
+    ]
+
+
+def spec(order: TrajectoryOrder, *, context: int, generated: int, steps_done: int) -> TrajectorySpec:
+    """The trajectory as the control plane gets to know it."""
+    return TrajectorySpec(
+        trajectory_id=order.trajectory_id,
+        group_id=order.group_id,
+        prompt_tokens=len(order.prompt.prompt_ids),
+        max_tokens=order.limits.max_tokens,
+        context_tokens=context,
+        generated_tokens=generated,
+        steps_done=steps_done,
+    )

@@ -1,0 +1,152 @@
+"""Open batches: one task per open trajectory, started, resumed, cancelled, and closed when all ended.
+
+A batch is journalled before any of it runs, and a trajectory is visible only once its record is
+committed. Ending the tasks (a shutdown) leaves open trajectories in the journal; the next start goes on
+from their last committed half-step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import structlog
+from pydantic import ValidationError
+
+from heddle.agent.loop import TrajectoryRun
+from heddle.agent.order import LoopServices, PreparedPrompt
+from heddle.api.schemas import BatchRequest
+from heddle.control.events import BatchCancelled, BatchSubmitted, TrajectorySpec
+from heddle.coordinator.batches import OpenBatch
+from heddle.coordinator.broadcast import Broadcaster
+from heddle.coordinator.control_loop import ControlLoop
+from heddle.coordinator.prepare import PromptPreparer, orders, spec
+from heddle.errors import ConfigError, InvalidRequest
+from heddle.metrics import Metrics
+from heddle.store.ports import Store, StoredBatch
+from heddle.types import BatchId, StopReason, TrajectoryId
+
+log = structlog.get_logger(__name__)
+
+
+class BatchRunner:
+    """Owns the tasks of every open trajectory."""
+
+    def __init__(
+        self,
+        *,
+        services: LoopServices,
+        store: Store,
+        control: ControlLoop,
+        preparer: PromptPreparer,
+        broadcaster: Broadcaster,
+        metrics: Metrics,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._services = services
+        self._store = store
+        self._control = control
+        self._preparer = preparer
+        self._broadcaster = broadcaster
+        self._metrics = metrics
+        self._tasks = tasks
+        self._running: set[asyncio.Task[None]] = set()
+        self.open: dict[BatchId, OpenBatch] = {}
+
+    async def start(
+        self, stored: StoredBatch, request: BatchRequest, prompts: Sequence[PreparedPrompt]
+    ) -> None:
+        """Run a batch that was journalled just now."""
+        batch = OpenBatch(stored.batch_id, stored.total, stored.created_at)
+        for order in orders(stored.batch_id, request, prompts):
+            batch.runs[order.trajectory_id] = TrajectoryRun(self._services, order)
+        self._launch(batch)
+
+    async def recover(self) -> int:
+        """Go on with what an earlier process left open. Returns the number of trajectories."""
+        resumed = 0
+        for stored in await self._store.batches():
+            if stored.finished_at is None:
+                resumed += await self._resume(stored)
+        return resumed
+
+    async def cancel(self, batch: OpenBatch) -> None:
+        """End every open trajectory of the batch; each still leaves its record."""
+        if batch.cancelled:
+            return
+        batch.cancelled = True
+        await self._store.mark_cancelled(batch.batch_id)
+        self._control.post(BatchCancelled(batch.batch_id, StopReason.CANCELLED))
+        self._broadcaster.publish("batch.cancelled", {"batch_id": batch.batch_id})
+
+    async def close(self) -> None:
+        """Stop every agent loop, leaving its trajectory open in the journal."""
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _resume(self, stored: StoredBatch) -> int:
+        try:
+            request = BatchRequest.model_validate_json(stored.request)
+            prompts = await self._preparer.prepare(request)
+        except (ValidationError, InvalidRequest) as exc:
+            raise ConfigError(
+                f"the open batch {stored.batch_id} cannot go on under this configuration: {exc}; "
+                "start Heddle as it was configured then, or with another data directory"
+            ) from exc
+        done = await self._store.finished_ids(stored.batch_id)
+        batch = OpenBatch(stored.batch_id, stored.total, stored.created_at, stored.cancelled)
+        for order in orders(stored.batch_id, request, prompts):
+            if order.trajectory_id not in done:
+                run = TrajectoryRun(self._services, order)
+                run.restore(await self._store.entries(order.trajectory_id))
+                batch.runs[order.trajectory_id] = run
+        if not batch.runs:
+            await self._finish(batch)
+            return 0
+        resumed = len(batch.runs)
+        self._launch(batch)
+        if stored.cancelled:
+            self._control.post(BatchCancelled(batch.batch_id, StopReason.CANCELLED))
+        log.info("batch resumed", batch=batch.batch_id, open=resumed, finished=len(done))
+        return resumed
+
+    def _launch(self, batch: OpenBatch) -> None:
+        """Enrol every trajectory, then tell the control plane of all of them in one event."""
+        self.open[batch.batch_id] = batch
+        for trajectory_id, run in batch.runs.items():
+            self._control.enrol(trajectory_id, run)
+            task = self._tasks.create_task(self._drive(batch, trajectory_id, run), name=trajectory_id)
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        specs = tuple(_spec(run) for run in batch.runs.values())
+        self._control.post(BatchSubmitted(batch.batch_id, specs))
+        self._broadcaster.publish("batch.submitted", {"batch_id": batch.batch_id, "total": batch.total})
+
+    async def _drive(self, batch: OpenBatch, trajectory_id: TrajectoryId, run: TrajectoryRun) -> None:
+        try:
+            await run.run()
+        finally:
+            self._control.dismiss(trajectory_id)
+        del batch.runs[trajectory_id]
+        batch.changed.fire()
+        if not batch.runs:
+            await self._finish(batch)
+
+    async def _finish(self, batch: OpenBatch) -> None:
+        finished_at = time.time()
+        makespan = finished_at - batch.created_at
+        await self._store.mark_finished(batch.batch_id, finished_at)
+        self.open.pop(batch.batch_id, None)
+        batch.changed.fire()
+        self._metrics.batch_finished(makespan)
+        self._broadcaster.publish("batch.finished", {"batch_id": batch.batch_id, "makespan_s": makespan})
+        log.info("batch finished", batch=batch.batch_id, trajectories=batch.total, makespan_s=makespan)
+
+
+def _spec(run: TrajectoryRun) -> TrajectorySpec:
+    return spec(
+        run.order, context=run.context_tokens, generated=run.sampled_tokens, steps_done=run.steps_done
+    )

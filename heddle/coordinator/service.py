@@ -1,0 +1,238 @@
+"""The coordinator as its surfaces see it: implements ``RolloutService``.
+
+Reads go to the store and to the control plane's queries; the few writes are validated here and handed
+to those who own the state.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import orjson
+
+from heddle.agent.order import LoopServices
+from heddle.api.schemas import BatchRequest, WorkerRequest
+from heddle.api.service import BatchStatus, Explanation, ServerEvent, TrajectoryPage, WorkerStatus
+from heddle.control.events import DispatchPaused, DispatchResumed, WorkerAdded, WorkerDrainRequested
+from heddle.coordinator.batches import OpenBatch
+from heddle.coordinator.broadcast import Broadcaster
+from heddle.coordinator.control_loop import ControlLoop
+from heddle.coordinator.pool import WorkerPool
+from heddle.coordinator.prepare import PromptPreparer
+from heddle.coordinator.runner import BatchRunner
+from heddle.errors import Conflict, InvalidRequest, NotFound, UnsupportedByEngine
+from heddle.store.ports import Store, StoredBatch
+from heddle.types import BatchId, Json, TrajectoryId, WorkerId, WorkerPhase, WorkerSpec, WorkerView
+
+QUEUE_SHOWN = 100
+"""Waiting trajectories listed per worker."""
+
+
+class Coordinator:
+    """Made by ``heddle.app.open_coordinator``."""
+
+    def __init__(
+        self,
+        *,
+        services: LoopServices,
+        store: Store,
+        control: ControlLoop,
+        runner: BatchRunner,
+        pool: WorkerPool,
+        preparer: PromptPreparer,
+        broadcaster: Broadcaster,
+        default_slots: int,
+    ) -> None:
+        self._services = services
+        self._store = store
+        self._control = control
+        self._runner = runner
+        self._pool = pool
+        self._preparer = preparer
+        self._broadcaster = broadcaster
+        self._default_slots = default_slots
+
+    # -------------------------------------------------------------------------------------- batches
+
+    async def submit(self, request: BatchRequest) -> tuple[BatchStatus, bool]:
+        batch_id = BatchId(request.batch_id or f"b{secrets.token_hex(5)}")
+        canonical = orjson.dumps(request.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)
+        known = await self._store.batch(batch_id)
+        if known is not None:
+            return await self._existing(known, canonical), False
+        prompts = await self._preparer.prepare(request)
+        total = len(prompts) * request.samples_per_prompt
+        stored = StoredBatch(batch_id, canonical, total, time.time(), cancelled=False, finished_at=None)
+        if not await self._store.add_batch(stored):
+            return await self._existing(await self._stored(batch_id), canonical), False
+        await self._runner.start(stored, request, prompts)
+        return await self._status(stored), True
+
+    async def _existing(self, known: StoredBatch, canonical: bytes) -> BatchStatus:
+        if known.request != canonical:
+            raise Conflict(f"batch {known.batch_id} exists already, with a different content")
+        return await self._status(known)
+
+    async def batches(self) -> Sequence[BatchStatus]:
+        return [await self._status(stored) for stored in await self._store.batches()]
+
+    async def batch(self, batch_id: str) -> BatchStatus:
+        return await self._status(await self._stored(batch_id))
+
+    async def cancel(self, batch_id: str) -> BatchStatus:
+        stored = await self._stored(batch_id)
+        batch = self._runner.open.get(stored.batch_id)
+        if batch is not None:
+            await self._runner.cancel(batch)
+        return await self.batch(batch_id)
+
+    async def trajectories(
+        self, batch_id: str, *, after: str | None, limit: int, wait_s: float
+    ) -> TrajectoryPage:
+        cursor = _parse_cursor(after)
+        stored = await self._stored(batch_id)
+        deadline = self._services.now() + wait_s
+        while True:
+            batch = self._runner.open.get(stored.batch_id)
+            records = await self._store.finished(stored.batch_id, after=cursor, limit=limit)
+            left = deadline - self._services.now()
+            if records or batch is None or left <= 0.0:
+                break
+            await batch.changed.wait(left)
+        if records:
+            cursor = records[-1].sequence
+        return TrajectoryPage([r.record for r in records], str(cursor), finished=cursor >= stored.total)
+
+    async def trajectory(self, trajectory_id: str) -> bytes:
+        record = await self._store.trajectory(TrajectoryId(trajectory_id))
+        if record is not None:
+            return record
+        self._require_open(trajectory_id)
+        return orjson.dumps({"trajectory_id": trajectory_id, "status": "pending"})
+
+    async def explain(self, trajectory_id: str) -> Explanation:
+        if await self._store.trajectory(TrajectoryId(trajectory_id)) is not None:
+            return Explanation(trajectory_id, "finished", None, 0.0, "finished; its record is stored", None)
+        self._require_open(trajectory_id)
+        found = self._control.plane.explain(TrajectoryId(trajectory_id), self._services.now())
+        if found is None:
+            return Explanation(trajectory_id, "finished", None, 0.0, "its record is being committed", None)
+        return Explanation(
+            trajectory_id=trajectory_id,
+            phase=found.phase,
+            worker_id=found.worker_id,
+            since_s=found.since_s,
+            reason=found.reason,
+            queue_position=found.queue_position,
+        )
+
+    def events(self, after_id: int | None) -> AsyncIterator[ServerEvent]:
+        return self._broadcaster.listen(after_id)
+
+    # -------------------------------------------------------------------------------------- workers
+
+    async def workers(self) -> Sequence[WorkerStatus]:
+        return [self._worker_status(view) for view in self._control.plane.worker_views()]
+
+    async def add_worker(self, request: WorkerRequest) -> WorkerStatus:
+        slots = request.slots or self._default_slots
+        worker = WorkerSpec(self._pool.next_worker_id(), request.tp_degree, slots)
+        self._control.post(WorkerAdded(worker))
+        return self._worker_status(self._worker(worker.worker_id))
+
+    async def remove_worker(self, worker_id: str) -> WorkerStatus:
+        status = self._worker_status(self._worker(worker_id))
+        self._control.post(WorkerDrainRequested(WorkerId(worker_id)))
+        return status
+
+    async def pause(self) -> None:
+        self._control.post(DispatchPaused())
+        self._broadcaster.publish("dispatch.paused", {})
+
+    async def resume(self) -> None:
+        self._control.post(DispatchResumed())
+        self._broadcaster.publish("dispatch.resumed", {})
+
+    async def update_weights(self, payload: Mapping[str, Json]) -> None:
+        raise UnsupportedByEngine("the engines of this pool cannot load new weights while they run")
+
+    async def ready(self) -> bool:
+        return any(view.phase is WorkerPhase.READY for view in self._control.plane.worker_views())
+
+    @property
+    def worker_restarts(self) -> int:
+        """Over all workers, since the start."""
+        return self._pool.restarts
+
+    # --------------------------------------------------------------------------------------- helpers
+
+    async def _stored(self, batch_id: str) -> StoredBatch:
+        stored = await self._store.batch(BatchId(batch_id))
+        if stored is None:
+            raise NotFound(f"no batch {batch_id!r}")
+        return stored
+
+    async def _status(self, stored: StoredBatch) -> BatchStatus:
+        counts = await self._store.counts(stored.batch_id)
+        batch = self._runner.open.get(stored.batch_id)
+        finished = sum(counts.by_status.values())
+        by_phase = Counter[str]()
+        if batch is not None:
+            phases = self._control.plane.batch_phases(stored.batch_id)
+            by_phase.update({str(phase): count for phase, count in phases.items()})
+        return BatchStatus(
+            batch_id=stored.batch_id,
+            state=_state(stored, batch),
+            total=stored.total,
+            finished=finished,
+            by_status=counts.by_status,
+            by_phase=by_phase,
+            sampled_tokens=counts.sampled_tokens + (batch.sampled_tokens if batch else 0),
+            created_at=stored.created_at,
+            finished_at=stored.finished_at,
+            eta_s=batch.eta_s(time.time()) if batch else None,
+        )
+
+    def _require_open(self, trajectory_id: str) -> None:
+        if not any(trajectory_id in batch.runs for batch in self._runner.open.values()):
+            raise NotFound(f"no trajectory {trajectory_id!r}")
+
+    def _worker(self, worker_id: str) -> WorkerView:
+        for view in self._control.plane.worker_views():
+            if view.worker_id == worker_id:
+                return view
+        raise NotFound(f"no worker {worker_id!r}")
+
+    def _worker_status(self, view: WorkerView) -> WorkerStatus:
+        process = self._pool.process(view.worker_id)
+        return WorkerStatus(
+            worker_id=view.worker_id,
+            tp_degree=view.tp_degree,
+            slots=view.slots,
+            phase=view.phase,
+            running=view.running,
+            waiting=view.waiting,
+            resident=view.resident,
+            restarts=process.restarts if process else 0,
+            queue=[str(t) for t in self._control.plane.queue(view.worker_id, QUEUE_SHOWN)],
+            url=process.url if process else None,
+            log_path=str(process.log_path) if process else None,
+            pid=process.pid if process else None,
+        )
+
+
+def _state(stored: StoredBatch, batch: OpenBatch | None) -> str:
+    if batch is not None:
+        return "running"
+    return "cancelled" if stored.cancelled else "finished"
+
+
+def _parse_cursor(after: str | None) -> int:
+    if after is None:
+        return 0
+    if not after.isdecimal() or len(after) > 18:
+        raise InvalidRequest(f"{after!r} is not a cursor that this server gave", path="query.after")
+    return int(after)
