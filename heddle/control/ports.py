@@ -83,3 +83,7 @@ class LengthPredictor(Protocol):
     def observe_finished(self, trajectory: TrajectoryView) -> None:
         """The trajectory reached its own end (cancelled and failed ones are not shown)."""
         ...
+
+    def forget(self, trajectory_id: TrajectoryId) -> None:
+        """The trajectory ended in another way: whatever is remembered of it may go."""
+        ...

@@ -1,0 +1,134 @@
+"""Queues and slots: where a trajectory waits, which worker it gets, and when it generates.
+
+The only module that moves trajectories between queues, slots and homes, on behalf of the handlers of
+trajectory and worker events. It asks the scheduler for ranks and the placer for homes.
+"""
+
+from __future__ import annotations
+
+from heddle.control.commands import Cancel, Command, Generate, StopWorker
+from heddle.control.ports import Placer, Scheduler
+from heddle.control.state import ControlState, TrajectoryState, WorkerState
+from heddle.types import StopReason, TrajectoryPhase, WorkerPhase
+
+
+class Dispatcher:
+    """Moves trajectories; every method leaves the state consistent up to the ``serve`` that must follow."""
+
+    def __init__(self, state: ControlState, scheduler: Scheduler, placer: Placer) -> None:
+        self._state = state
+        self._scheduler = scheduler
+        self._placer = placer
+
+    def admit(self, trajectory: TrajectoryState, now: float) -> None:
+        """It wants its next step: it joins the queue at the end of the line."""
+        self._state.arrivals += 1
+        trajectory.arrival = self._state.arrivals
+        self.wait(trajectory, now)
+
+    def wait(self, trajectory: TrajectoryState, now: float) -> None:
+        """It waits at its home, which is chosen anew where it is gone; its place in the line stays."""
+        trajectory.queued_at = now
+        if trajectory.phase is not TrajectoryPhase.QUEUED:
+            self._state.set_phase(trajectory, TrajectoryPhase.QUEUED, now)
+        if trajectory.cancel_reason is None:
+            self._join_queue(trajectory, now)
+
+    def serve(self, worker: WorkerState, now: float) -> list[Command]:
+        """What a worker may do now: generate in its free slots, or stop if it is drained."""
+        if worker.phase is WorkerPhase.DRAINING:
+            return self._stop_if_idle(worker)
+        if worker.phase is not WorkerPhase.READY or self._state.paused:
+            return []
+        commands: list[Command] = []
+        while worker.running < worker.slots and worker.queue:
+            commands.append(self._start_next(worker, now))
+        return commands
+
+    def serve_all(self, now: float) -> list[Command]:
+        """``serve`` for every ready worker, in order of their ids."""
+        return [command for worker in self._state.ready for command in self.serve(worker, now)]
+
+    def serve_home(self, trajectory: TrajectoryState, now: float) -> list[Command]:
+        """``serve`` for the worker that a trajectory has just joined, if it found one."""
+        if trajectory.worker_id is None:
+            return []
+        return self.serve(self._state.workers[trajectory.worker_id], now)
+
+    def end_generation(self, trajectory: TrajectoryState, worker: WorkerState) -> None:
+        """Its slot is free; a worker that takes no more work is its home no longer.
+
+        The caller must set its next phase.
+        """
+        self._state.free_slot(worker)
+        if worker.phase is not WorkerPhase.READY:
+            self._state.set_home(trajectory, None)
+
+    def move_home(self, trajectory: TrajectoryState, worker: WorkerState) -> None:
+        """Its home becomes ``worker``, while it neither runs nor waits."""
+        self._state.set_home(trajectory, worker)
+
+    def evacuate(self, worker: WorkerState, now: float) -> None:
+        """Everything but running generations leaves a worker that takes no more work."""
+        idle = [t for t in worker.residents.values() if t.phase is not TrajectoryPhase.GENERATING]
+        for trajectory in sorted(idle, key=_by_arrival):
+            self._state.leave_queue(trajectory)
+            self._state.set_home(trajectory, None)
+            if trajectory.phase is TrajectoryPhase.QUEUED and trajectory.cancel_reason is None:
+                self._join_queue(trajectory, now)
+
+    def spread(self, now: float) -> None:
+        """Give a worker that came its share: place everything again that waits and has nothing to lose.
+
+        That is the unplaced pool, and whatever waits at a home that has computed nothing of it yet.
+        """
+        cold = list(self._state.unplaced.values())
+        for worker in self._state.ready:
+            waiting = (self._state.trajectories[name] for name in worker.queue.ids())
+            cold.extend(trajectory for trajectory in waiting if not trajectory.warm)
+        cold.sort(key=_by_arrival)
+        # All leave before any is placed: the placer is to see the loads without them.
+        for trajectory in cold:
+            self._state.leave_queue(trajectory)
+            self._state.set_home(trajectory, None)
+        for trajectory in cold:
+            self._join_queue(trajectory, now)
+
+    def cancel(self, trajectory: TrajectoryState, reason: StopReason, detail: str) -> list[Command]:
+        """Order its end, once. It keeps its slot until it has ended, but leaves its queue at once."""
+        if trajectory.cancel_reason is not None:
+            return []
+        self._state.leave_queue(trajectory)
+        trajectory.cancel_reason = reason
+        return [Cancel(trajectory.trajectory_id, reason, detail)]
+
+    def _join_queue(self, trajectory: TrajectoryState, now: float) -> None:
+        if trajectory.worker_id is None:
+            if not self._state.ready:
+                self._state.unplaced[trajectory.trajectory_id] = trajectory
+                return
+            chosen = self._placer.place(trajectory, self._state.ready)
+            self._state.set_home(trajectory, self._state.workers[chosen])
+            home = self._state.workers[chosen]
+        else:
+            home = self._state.workers[trajectory.worker_id]
+        priority = self._scheduler.priority(trajectory, now)
+        home.queue.push(trajectory.trajectory_id, priority, trajectory.arrival)
+
+    def _start_next(self, worker: WorkerState, now: float) -> Generate:
+        trajectory_id, priority = worker.queue.pop()
+        trajectory = self._state.trajectories[trajectory_id]
+        self._state.occupy_slot(trajectory, worker, now)
+        return Generate(
+            trajectory_id, worker.worker_id, trajectory.steps_done, priority, trajectory.prediction
+        )
+
+    def _stop_if_idle(self, worker: WorkerState) -> list[Command]:
+        if worker.running or worker.stop_ordered:
+            return []
+        worker.stop_ordered = True
+        return [StopWorker(worker.worker_id)]
+
+
+def _by_arrival(trajectory: TrajectoryState) -> int:
+    return trajectory.arrival

@@ -1,0 +1,111 @@
+"""Read-only views of the control state, for people and dashboards. None of them changes a decision."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from heddle.control.state import ControlState, IgnoreReason, TrajectoryState
+from heddle.errors import NotFound
+from heddle.types import StopReason, TrajectoryId, TrajectoryPhase, WorkerId, WorkerPhase
+
+
+@dataclass(frozen=True, slots=True)
+class ControlExplanation:
+    """Where an open trajectory stands, and what it waits for."""
+
+    trajectory_id: TrajectoryId
+    phase: TrajectoryPhase
+    worker_id: WorkerId | None
+    since_s: float
+    """Seconds in this phase."""
+    reason: str
+    """One sentence."""
+    queue_position: int | None
+    """0 is next; ``None`` where it does not queue at a worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlGauges:
+    """The control plane in numbers: what is now, and totals since it was made."""
+
+    trajectories: Mapping[TrajectoryPhase, int]
+    """Open ones."""
+    workers: Mapping[WorkerPhase, int]
+    unplaced: int
+    batches: int
+    paused: bool
+    events_total: int
+    dispatched_total: int
+    finished_total: Mapping[StopReason, int]
+    ignored_total: Mapping[IgnoreReason, int]
+
+
+def explain(state: ControlState, trajectory_id: TrajectoryId, now: float) -> ControlExplanation:
+    """Raises ``NotFound`` for a trajectory that is not open. O(length of its queue)."""
+    trajectory = state.trajectories.get(trajectory_id)
+    if trajectory is None:
+        raise NotFound(f"no open trajectory {trajectory_id}")
+    reason, position = _reason(state, trajectory)
+    return ControlExplanation(
+        trajectory_id=trajectory_id,
+        phase=trajectory.phase,
+        worker_id=trajectory.worker_id,
+        since_s=max(0.0, now - trajectory.phase_since),
+        reason=reason,
+        queue_position=position,
+    )
+
+
+def gauges(state: ControlState) -> ControlGauges:
+    """Count everything once; O(batches + workers)."""
+    phases: Counter[TrajectoryPhase] = Counter()
+    for batch in state.batches.values():
+        phases.update(batch.phases)
+    return ControlGauges(
+        trajectories={p: phases[p] for p in TrajectoryPhase if p is not TrajectoryPhase.FINISHED},
+        workers=Counter(worker.phase for worker in state.workers.values()),
+        unplaced=len(state.unplaced),
+        batches=len(state.batches),
+        paused=state.paused,
+        events_total=state.events_total,
+        dispatched_total=state.dispatched_total,
+        finished_total=dict(state.finished),
+        ignored_total=dict(state.ignored),
+    )
+
+
+def _reason(state: ControlState, trajectory: TrajectoryState) -> tuple[str, int | None]:
+    if trajectory.cancel_reason is not None:
+        return f"it was ordered to end ({trajectory.cancel_reason}) and is winding up", None
+    match trajectory.phase:
+        case TrajectoryPhase.QUEUED:
+            return _waiting_reason(state, trajectory)
+        case TrajectoryPhase.GENERATING:
+            return f"step {trajectory.steps_done} generates on {trajectory.worker_id}", None
+        case TrajectoryPhase.IN_TOOL:
+            return (
+                f"step {trajectory.steps_done - 1} runs {', '.join(trajectory.tool_names) or 'tools'}",
+                None,
+            )
+        case _:
+            return f"step {trajectory.steps_done - 1} is generated and is being read for tool calls", None
+
+
+def _waiting_reason(state: ControlState, trajectory: TrajectoryState) -> tuple[str, int | None]:
+    if trajectory.worker_id is None:
+        return f"no worker is ready ({_describe_workers(state)})", None
+    worker = state.workers[trajectory.worker_id]
+    position, behind = worker.queue.position(trajectory.trajectory_id)
+    line = "next in line" if behind is None else f"{position} ahead of it, the last of them {behind}"
+    if state.paused:
+        return f"dispatch is paused; {line} at {worker.worker_id}", position
+    saturation = f"{worker.running} of {worker.slots} slots of {worker.worker_id} are taken"
+    return f"{saturation}; {line}", position
+
+
+def _describe_workers(state: ControlState) -> str:
+    if not state.workers:
+        return "there is none"
+    return ", ".join(f"{worker.worker_id} is {worker.phase}" for worker in state.workers.values())

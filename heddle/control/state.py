@@ -1,0 +1,251 @@
+"""What the control plane knows: trajectories, workers, batches, and the invariants that tie them together.
+
+Owned by one :class:`~heddle.control.plane.ControlPlane`; everybody else reads. Nothing here decides: these
+are the primitive moves, each of which keeps every counter right. Iteration follows insertion order
+everywhere, so that equal histories give equal commands.
+
+A finished trajectory is dropped at once and its batch with the last of its trajectories: memory follows what
+is open, not what was ever done.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from heddle.control.commands import Command
+from heddle.control.invariants import check_invariants
+from heddle.control.queue import WaitingQueue
+from heddle.types import (
+    BatchId,
+    GroupId,
+    Prediction,
+    StopReason,
+    TrajectoryId,
+    TrajectoryPhase,
+    WorkerId,
+    WorkerPhase,
+    WorkerSpec,
+)
+
+
+class IgnoreReason(StrEnum):
+    """Why an event, or one item of it, changed nothing. Late and foreign events are normal, never fatal."""
+
+    UNKNOWN_TRAJECTORY = "unknown_trajectory"
+    """Never submitted, or finished already."""
+    UNKNOWN_BATCH = "unknown_batch"
+    UNKNOWN_WORKER = "unknown_worker"
+    DUPLICATE_BATCH = "duplicate_batch"
+    DUPLICATE_TRAJECTORY = "duplicate_trajectory"
+    DUPLICATE_WORKER = "duplicate_worker"
+    WRONG_PHASE = "wrong_phase"
+    """Not possible where the trajectory or worker stands."""
+    WRONG_WORKER = "wrong_worker"
+    WRONG_STEP = "wrong_step"
+    STALE_PREDICTION = "stale_prediction"
+    NO_SLOTS = "no_slots"
+    """A worker that offers no slot can serve nothing."""
+    NO_CHANGE = "no_change"
+    """It asked for what is so already."""
+
+
+@dataclass(slots=True, eq=False)
+class TrajectoryState:
+    """One open trajectory; satisfies :class:`~heddle.types.TrajectoryView`."""
+
+    trajectory_id: TrajectoryId
+    batch_id: BatchId
+    group_id: GroupId
+    submitted_at: float
+    max_tokens: int
+    context_tokens: int
+    generated_tokens: int
+    steps_done: int
+    queued_at: float
+    phase_since: float
+    phase: TrajectoryPhase = TrajectoryPhase.QUEUED
+    worker_id: WorkerId | None = None
+    """Its home; ``None`` while it has none."""
+    arrival: int = 0
+    prediction: Prediction | None = None
+    tool_names: tuple[str, ...] = ()
+    """Tools that run now."""
+    cancel_reason: StopReason | None = None
+    """Set once it was ordered to end: it keeps what it holds but gets nothing more."""
+    warm: bool = False
+    """Its home has computed some prefix of it, so that moving it would cost a recomputation."""
+
+
+@dataclass(slots=True, eq=False)
+class WorkerState:
+    """One worker; satisfies :class:`~heddle.types.WorkerView`."""
+
+    worker_id: WorkerId
+    tp_degree: int
+    slots: int
+    phase: WorkerPhase = WorkerPhase.STARTING
+    running: int = 0
+    placed_total: int = 0
+    excess: int = 0
+    """Generations above ``slots`` that a worker which came back smaller may still have to see out."""
+    kv_capacity_tokens: int | None = None
+    will_restart: bool = False
+    """Of a worker that is down: whether it may come back by itself."""
+    lost_reason: str = ""
+    stop_ordered: bool = False
+    residents: dict[TrajectoryId, TrajectoryState] = field(default_factory=dict)
+    queue: WaitingQueue = field(default_factory=WaitingQueue)
+
+    @property
+    def resident(self) -> int:
+        """Trajectories whose home this is."""
+        return len(self.residents)
+
+    @property
+    def waiting(self) -> int:
+        """Trajectories that queue here."""
+        return len(self.queue)
+
+    @property
+    def promising(self) -> bool:
+        """Whether it generates, or may do so without anybody's help."""
+        if self.phase is WorkerPhase.DOWN:
+            return self.will_restart
+        return self.phase in (WorkerPhase.READY, WorkerPhase.STARTING)
+
+
+@dataclass(slots=True, eq=False)
+class BatchState:
+    """One batch that has open trajectories."""
+
+    batch_id: BatchId
+    open: dict[TrajectoryId, TrajectoryState] = field(default_factory=dict)
+    phases: Counter[TrajectoryPhase] = field(default_factory=Counter)
+    """Trajectories by phase, the finished ones included."""
+
+
+@dataclass(slots=True, eq=False)
+class ControlState:
+    """Everything the control plane remembers."""
+
+    trajectories: dict[TrajectoryId, TrajectoryState] = field(default_factory=dict)
+    workers: dict[WorkerId, WorkerState] = field(default_factory=dict)
+    batches: dict[BatchId, BatchState] = field(default_factory=dict)
+    ready: tuple[WorkerState, ...] = ()
+    """Workers that take work, in order of their ids; follows from ``workers``."""
+    unplaced: dict[TrajectoryId, TrajectoryState] = field(default_factory=dict)
+    """Queued trajectories for which no worker is ready."""
+    paused: bool = False
+    arrivals: int = 0
+    """Admissions to a queue so far; numbers the next one."""
+    workers_total: int = 0
+    events_total: int = 0
+    dispatched_total: int = 0
+    dispatched_at_pause: int = 0
+    finished: Counter[StopReason] = field(default_factory=Counter)
+    ignored: Counter[IgnoreReason] = field(default_factory=Counter)
+    last_ignored: IgnoreReason | None = None
+    """Why the event handled last changed nothing; ``None`` where it was accepted."""
+
+    def check_invariants(self) -> None:
+        """Raise ``InvariantViolation`` where the parts contradict each other. O(everything)."""
+        check_invariants(self)
+
+    def ignore(self, reason: IgnoreReason) -> list[Command]:
+        """Count an event that changes nothing; returns the commands that follow from it: none."""
+        self.ignored[reason] += 1
+        self.last_ignored = reason
+        return []
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether some worker is lost for good and no other can serve, now or by itself later.
+
+        A pool that was never started or was drained by an operator is not: somebody may start a worker.
+        """
+        lost = any(w.phase is WorkerPhase.DOWN and not w.will_restart for w in self.workers.values())
+        return lost and not any(worker.promising for worker in self.workers.values())
+
+    # --------------------------------------------------------------------------------- trajectories
+
+    def add_trajectory(self, trajectory: TrajectoryState, batch: BatchState) -> None:
+        """Register a new trajectory, queued but not yet in any queue."""
+        self.trajectories[trajectory.trajectory_id] = trajectory
+        batch.open[trajectory.trajectory_id] = trajectory
+        batch.phases[trajectory.phase] += 1
+
+    def set_phase(self, trajectory: TrajectoryState, phase: TrajectoryPhase, now: float) -> None:
+        """Record where it stands now; queues and slots are not touched."""
+        phases = self.batches[trajectory.batch_id].phases
+        phases[trajectory.phase] -= 1
+        phases[phase] += 1
+        trajectory.phase = phase
+        trajectory.phase_since = now
+
+    def set_home(self, trajectory: TrajectoryState, worker: WorkerState | None) -> None:
+        """Make it a resident of ``worker``, or of none; it must not run and not wait in a queue."""
+        if trajectory.worker_id is not None:
+            del self.workers[trajectory.worker_id].residents[trajectory.trajectory_id]
+        trajectory.warm = False
+        if worker is None:
+            trajectory.worker_id = None
+            return
+        trajectory.worker_id = worker.worker_id
+        worker.residents[trajectory.trajectory_id] = trajectory
+        worker.placed_total += 1
+
+    def occupy_slot(self, trajectory: TrajectoryState, worker: WorkerState, now: float) -> None:
+        """It generates on its home, in one of its slots."""
+        self.set_phase(trajectory, TrajectoryPhase.GENERATING, now)
+        trajectory.warm = True
+        worker.running += 1
+        self.dispatched_total += 1
+
+    def free_slot(self, worker: WorkerState) -> None:
+        """A generation on this worker is over."""
+        worker.running -= 1
+        worker.excess = max(0, min(worker.excess, worker.running - worker.slots))
+
+    def leave_queue(self, trajectory: TrajectoryState) -> None:
+        """Take it out of the queue or the pool in which it waits, if it waits anywhere."""
+        if trajectory.phase is not TrajectoryPhase.QUEUED or trajectory.cancel_reason is not None:
+            return
+        if trajectory.worker_id is None:
+            del self.unplaced[trajectory.trajectory_id]
+        else:
+            self.workers[trajectory.worker_id].queue.remove(trajectory.trajectory_id)
+
+    def drop_trajectory(self, trajectory: TrajectoryState, reason: StopReason, now: float) -> None:
+        """Forget a finished trajectory, which must hold nothing any more but its home."""
+        self.set_home(trajectory, None)
+        self.set_phase(trajectory, TrajectoryPhase.FINISHED, now)
+        self.finished[reason] += 1
+        del self.trajectories[trajectory.trajectory_id]
+        batch = self.batches[trajectory.batch_id]
+        del batch.open[trajectory.trajectory_id]
+        if not batch.open:
+            del self.batches[batch.batch_id]
+
+    # -------------------------------------------------------------------------------------- workers
+
+    def add_worker(self, spec: WorkerSpec) -> None:
+        """Register a worker that is being started."""
+        self.workers[spec.worker_id] = WorkerState(spec.worker_id, spec.tp_degree, spec.slots)
+        self.workers_total += 1
+
+    def set_worker_phase(self, worker: WorkerState, phase: WorkerPhase) -> None:
+        """Record where a worker stands; what it holds is not touched."""
+        worker.phase = phase
+        self._list_ready()
+
+    def drop_worker(self, worker: WorkerState) -> None:
+        """Forget a stopped worker, which must hold nothing."""
+        worker.phase = WorkerPhase.STOPPED
+        del self.workers[worker.worker_id]
+        self._list_ready()
+
+    def _list_ready(self) -> None:
+        ready = (worker for worker in self.workers.values() if worker.phase is WorkerPhase.READY)
+        self.ready = tuple(sorted(ready, key=lambda worker: worker.worker_id))

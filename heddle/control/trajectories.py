@@ -1,0 +1,230 @@
+"""What follows from the events of batches and trajectories.
+
+A handler either applies its event as a whole or ignores it as a whole, with a reason: an event that is late
+(its trajectory went on or ended) or foreign must not leave a trace but a count.
+"""
+
+from __future__ import annotations
+
+from heddle.control.commands import Command
+from heddle.control.dispatch import Dispatcher
+from heddle.control.events import (
+    BatchCancelled,
+    BatchSubmitted,
+    GenerationInterrupted,
+    LengthPredicted,
+    StepGenerated,
+    ToolsFinished,
+    ToolsStarted,
+    TrajectoryFinished,
+    TrajectorySpec,
+)
+from heddle.control.ports import LengthPredictor, MigrationPlanner, MigrationProposal
+from heddle.control.state import BatchState, ControlState, IgnoreReason, TrajectoryState
+from heddle.types import BatchId, StopReason, TrajectoryPhase, TrajectoryStatus, WorkerPhase
+
+NO_WORKER_LEFT = "every worker has failed for good and none is left to start"
+"""Detail of the orders that end trajectories which no worker can ever serve."""
+
+
+class TrajectoryEvents:
+    """Handlers of batch and trajectory events, each returning the commands that follow."""
+
+    def __init__(
+        self,
+        state: ControlState,
+        dispatcher: Dispatcher,
+        predictor: LengthPredictor,
+        migration: MigrationPlanner,
+    ) -> None:
+        self._state = state
+        self._dispatcher = dispatcher
+        self._predictor = predictor
+        self._migration = migration
+
+    # ------------------------------------------------------------------------------------- batches
+
+    def batch_submitted(self, event: BatchSubmitted, now: float) -> list[Command]:
+        """Register, place and queue its trajectories; where no worker can ever come, end them."""
+        state = self._state
+        if event.batch_id in state.batches:
+            return state.ignore(IgnoreReason.DUPLICATE_BATCH)
+        fresh = {
+            spec.trajectory_id: spec
+            for spec in event.trajectories
+            if spec.trajectory_id not in state.trajectories
+        }
+        for _ in range(len(event.trajectories) - len(fresh)):
+            state.ignore(IgnoreReason.DUPLICATE_TRAJECTORY)
+        if not fresh:
+            return []
+        batch = BatchState(event.batch_id)
+        state.batches[event.batch_id] = batch
+        hopeless = state.hopeless
+        commands: list[Command] = []
+        for spec in fresh.values():
+            trajectory = _new_trajectory(spec, event.batch_id, now)
+            state.add_trajectory(trajectory, batch)
+            trajectory.prediction = self._predictor.predict(trajectory)
+            self._dispatcher.admit(trajectory, now)
+            if hopeless:
+                commands += self._dispatcher.cancel(trajectory, StopReason.ENGINE_FAILED, NO_WORKER_LEFT)
+        return commands + self._dispatcher.serve_all(now)
+
+    def batch_cancelled(self, event: BatchCancelled) -> list[Command]:
+        """Order the end of every open trajectory that was not ordered to end already."""
+        batch = self._state.batches.get(event.batch_id)
+        if batch is None:
+            return self._state.ignore(IgnoreReason.UNKNOWN_BATCH)
+        detail = f"batch {event.batch_id} was cancelled"
+        return [
+            command
+            for trajectory in batch.open.values()
+            for command in self._dispatcher.cancel(trajectory, event.reason, detail)
+        ]
+
+    # -------------------------------------------------------------------------------- trajectories
+
+    def step_generated(self, event: StepGenerated, now: float) -> list[Command]:
+        """The step is complete: count it, learn from it, and give its slot to the next."""
+        trajectory = self._state.trajectories.get(event.trajectory_id)
+        misfit = _misfit(trajectory, event)
+        if trajectory is None or misfit is not None:
+            return self._state.ignore(misfit or IgnoreReason.UNKNOWN_TRAJECTORY)
+        worker = self._state.workers[event.worker_id]
+        self._dispatcher.end_generation(trajectory, worker)
+        self._state.set_phase(trajectory, TrajectoryPhase.BETWEEN, now)
+        trajectory.context_tokens += event.forced_tokens + event.output_tokens
+        trajectory.generated_tokens += event.output_tokens
+        trajectory.steps_done += 1
+        self._predictor.observe_step(trajectory)
+        # A predictor that knows nothing does not erase what somebody else knew.
+        trajectory.prediction = self._predictor.predict(trajectory) or trajectory.prediction
+        return self._dispatcher.serve(worker, now)
+
+    def generation_interrupted(self, event: GenerationInterrupted, now: float) -> list[Command]:
+        """Keep what was generated; the step goes on as soon as a slot is free, before later arrivals."""
+        trajectory = self._state.trajectories.get(event.trajectory_id)
+        misfit = _misfit(trajectory, event)
+        if trajectory is None or misfit is not None:
+            return self._state.ignore(misfit or IgnoreReason.UNKNOWN_TRAJECTORY)
+        worker = self._state.workers[event.worker_id]
+        self._dispatcher.end_generation(trajectory, worker)
+        trajectory.context_tokens += event.output_tokens
+        trajectory.generated_tokens += event.output_tokens
+        self._dispatcher.wait(trajectory, now)
+        commands = self._dispatcher.serve(worker, now)
+        if trajectory.worker_id not in (None, worker.worker_id):
+            commands += self._dispatcher.serve_home(trajectory, now)
+        return commands
+
+    def tools_started(self, event: ToolsStarted, now: float) -> list[Command]:
+        """Its tools run, which is the time to move it if that pays."""
+        trajectory = self._state.trajectories.get(event.trajectory_id)
+        if trajectory is None:
+            return self._state.ignore(IgnoreReason.UNKNOWN_TRAJECTORY)
+        if trajectory.phase is not TrajectoryPhase.BETWEEN:
+            return self._state.ignore(IgnoreReason.WRONG_PHASE)
+        if event.step_index != trajectory.steps_done - 1:
+            return self._state.ignore(IgnoreReason.WRONG_STEP)
+        self._state.set_phase(trajectory, TrajectoryPhase.IN_TOOL, now)
+        trajectory.tool_names = event.tool_names
+        for proposal in self._migration.propose((trajectory,), self._state.ready, now):
+            self._consider(proposal)
+        return []
+
+    def tools_finished(self, event: ToolsFinished, now: float) -> list[Command]:
+        """The observation is appended: it queues for its next step."""
+        trajectory = self._state.trajectories.get(event.trajectory_id)
+        if trajectory is None:
+            return self._state.ignore(IgnoreReason.UNKNOWN_TRAJECTORY)
+        if trajectory.phase not in (TrajectoryPhase.BETWEEN, TrajectoryPhase.IN_TOOL):
+            return self._state.ignore(IgnoreReason.WRONG_PHASE)
+        if event.step_index != trajectory.steps_done - 1:
+            return self._state.ignore(IgnoreReason.WRONG_STEP)
+        trajectory.tool_names = ()
+        trajectory.context_tokens += event.appended_tokens
+        self._dispatcher.admit(trajectory, now)
+        return self._dispatcher.serve_home(trajectory, now)
+
+    def length_predicted(self, event: LengthPredicted) -> list[Command]:
+        """Take over an estimate from outside, unless a newer one is known."""
+        trajectory = self._state.trajectories.get(event.trajectory_id)
+        if trajectory is None:
+            return self._state.ignore(IgnoreReason.UNKNOWN_TRAJECTORY)
+        made_after = event.prediction.made_after_step
+        if made_after > trajectory.steps_done:
+            return self._state.ignore(IgnoreReason.WRONG_STEP)
+        known = trajectory.prediction
+        if known is not None and known.made_after_step > made_after:
+            return self._state.ignore(IgnoreReason.STALE_PREDICTION)
+        trajectory.prediction = event.prediction
+        return []
+
+    def trajectory_finished(self, event: TrajectoryFinished, now: float) -> list[Command]:
+        """Release whatever it holds, wherever it stands, and forget it."""
+        state = self._state
+        trajectory = state.trajectories.get(event.trajectory_id)
+        if trajectory is None:
+            return state.ignore(IgnoreReason.UNKNOWN_TRAJECTORY)
+        home = None if trajectory.worker_id is None else state.workers[trajectory.worker_id]
+        if trajectory.phase is TrajectoryPhase.GENERATING and home is not None:
+            self._dispatcher.end_generation(trajectory, home)
+        else:
+            state.leave_queue(trajectory)
+        if _reached_own_end(event.stop_reason):
+            self._predictor.observe_finished(trajectory)
+        else:
+            self._predictor.forget(trajectory.trajectory_id)
+        state.drop_trajectory(trajectory, event.stop_reason, now)
+        return [] if home is None else self._dispatcher.serve(home, now)
+
+    def _consider(self, proposal: MigrationProposal) -> None:
+        """Accept a move if it is still possible. Without a transfer the target computes the prefix anew."""
+        trajectory = self._state.trajectories.get(proposal.trajectory_id)
+        target = self._state.workers.get(proposal.target)
+        if (
+            trajectory is not None
+            and target is not None
+            and trajectory.phase is TrajectoryPhase.IN_TOOL
+            and trajectory.worker_id == proposal.source
+            and target.phase is WorkerPhase.READY
+            and proposal.source != proposal.target
+        ):
+            self._dispatcher.move_home(trajectory, target)
+
+
+def _new_trajectory(spec: TrajectorySpec, batch_id: BatchId, now: float) -> TrajectoryState:
+    return TrajectoryState(
+        trajectory_id=spec.trajectory_id,
+        batch_id=batch_id,
+        group_id=spec.group_id,
+        submitted_at=now,
+        max_tokens=spec.max_tokens,
+        context_tokens=spec.context_tokens,
+        generated_tokens=spec.generated_tokens,
+        steps_done=spec.steps_done,
+        queued_at=now,
+        phase_since=now,
+    )
+
+
+def _misfit(
+    trajectory: TrajectoryState | None, event: StepGenerated | GenerationInterrupted
+) -> IgnoreReason | None:
+    """Why this cannot be the end of the generation that runs for ``trajectory``."""
+    if trajectory is None:
+        return IgnoreReason.UNKNOWN_TRAJECTORY
+    if trajectory.phase is not TrajectoryPhase.GENERATING:
+        return IgnoreReason.WRONG_PHASE
+    if event.worker_id != trajectory.worker_id:
+        return IgnoreReason.WRONG_WORKER
+    if event.step_index != trajectory.steps_done:
+        return IgnoreReason.WRONG_STEP
+    return None
+
+
+def _reached_own_end(reason: StopReason) -> bool:
+    """Whether its length is its own: neither somebody outside nor the clock cut it short."""
+    own = (TrajectoryStatus.COMPLETED, TrajectoryStatus.TRUNCATED)
+    return reason.status in own and reason is not StopReason.TIMED_OUT

@@ -1,0 +1,96 @@
+"""What follows from the events of workers: they are started, come, crash, drain and go."""
+
+from __future__ import annotations
+
+from heddle.control.commands import Command, StartWorker
+from heddle.control.dispatch import Dispatcher
+from heddle.control.events import (
+    PoolRequested,
+    WorkerAdded,
+    WorkerDrainRequested,
+    WorkerLost,
+    WorkerReady,
+    WorkerStopped,
+)
+from heddle.control.ports import Allocator
+from heddle.control.state import ControlState, IgnoreReason
+from heddle.types import StopReason, WorkerPhase, WorkerSpec
+
+
+class WorkerEvents:
+    """Handlers of worker events, each returning the commands that follow."""
+
+    def __init__(self, state: ControlState, dispatcher: Dispatcher, allocator: Allocator) -> None:
+        self._state = state
+        self._dispatcher = dispatcher
+        self._allocator = allocator
+
+    def pool_requested(self, event: PoolRequested) -> list[Command]:
+        """Start the workers that the budget is made into. Raises ``ConfigError`` where none fit."""
+        specs = self._allocator.allocate(event.budget)
+        return [command for spec in specs for command in self._start(spec)]
+
+    def worker_added(self, event: WorkerAdded) -> list[Command]:
+        """Start one more worker."""
+        return self._start(event.spec)
+
+    def worker_ready(self, event: WorkerReady, now: float) -> list[Command]:
+        """It takes work, and gets its share of what waits."""
+        worker = self._state.workers.get(event.worker_id)
+        if worker is None:
+            return self._state.ignore(IgnoreReason.UNKNOWN_WORKER)
+        if worker.phase not in (WorkerPhase.STARTING, WorkerPhase.DOWN):
+            return self._state.ignore(IgnoreReason.WRONG_PHASE)
+        if event.slots < 1:
+            return self._state.ignore(IgnoreReason.NO_SLOTS)
+        worker.slots = event.slots
+        # Generations of its former life may not have been reported as interrupted yet.
+        worker.excess = max(0, worker.running - worker.slots)
+        worker.kv_capacity_tokens = event.kv_capacity_tokens
+        self._state.set_worker_phase(worker, WorkerPhase.READY)
+        self._dispatcher.spread(now)
+        return self._dispatcher.serve_all(now)
+
+    def worker_lost(self, event: WorkerLost, now: float) -> list[Command]:
+        """What waits there goes elsewhere; what runs there is interrupted by events of its own."""
+        worker = self._state.workers.get(event.worker_id)
+        if worker is None:
+            return self._state.ignore(IgnoreReason.UNKNOWN_WORKER)
+        worker.will_restart = event.will_restart
+        worker.lost_reason = event.reason
+        if worker.phase is not WorkerPhase.DRAINING:
+            self._state.set_worker_phase(worker, WorkerPhase.DOWN)
+            self._dispatcher.evacuate(worker, now)
+        commands = self._dispatcher.serve_all(now)
+        if not event.will_restart and self._state.hopeless:
+            detail = f"worker {event.worker_id} is lost for good ({event.reason}) and no other is left"
+            for trajectory in self._state.trajectories.values():
+                commands += self._dispatcher.cancel(trajectory, StopReason.ENGINE_FAILED, detail)
+        return commands
+
+    def drain_requested(self, event: WorkerDrainRequested, now: float) -> list[Command]:
+        """It takes nothing new and stops when nothing runs there."""
+        worker = self._state.workers.get(event.worker_id)
+        if worker is None:
+            return self._state.ignore(IgnoreReason.UNKNOWN_WORKER)
+        if worker.phase is WorkerPhase.DRAINING:
+            return self._state.ignore(IgnoreReason.NO_CHANGE)
+        self._state.set_worker_phase(worker, WorkerPhase.DRAINING)
+        self._dispatcher.evacuate(worker, now)
+        return self._dispatcher.serve(worker, now) + self._dispatcher.serve_all(now)
+
+    def worker_stopped(self, event: WorkerStopped) -> list[Command]:
+        """It is gone, as ordered."""
+        worker = self._state.workers.get(event.worker_id)
+        if worker is None:
+            return self._state.ignore(IgnoreReason.UNKNOWN_WORKER)
+        if not worker.stop_ordered:
+            return self._state.ignore(IgnoreReason.WRONG_PHASE)
+        self._state.drop_worker(worker)
+        return []
+
+    def _start(self, spec: WorkerSpec) -> list[Command]:
+        if spec.worker_id in self._state.workers:
+            return self._state.ignore(IgnoreReason.DUPLICATE_WORKER)
+        self._state.add_worker(spec)
+        return [StartWorker(spec)]

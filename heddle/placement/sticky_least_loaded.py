@@ -1,0 +1,25 @@
+"""Fewest resident trajectories per slot, then stay: the strongest open baseline.
+
+Residents include trajectories whose tools run: they come back, and with them their share of the work. A
+count of running generations alone sends everything to the worker whose trajectories happen to be in tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heddle.types import TrajectoryView, WorkerId, WorkerView
+
+
+class StickyLeastLoaded:
+    """The home is chosen once and kept, so that every later step finds its prefix cached."""
+
+    name = "sticky_least_loaded"
+
+    def place(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> WorkerId:
+        """Least loaded; ties by fewest placements ever, then by id."""
+        return min(workers, key=_load).worker_id
+
+
+def _load(worker: WorkerView) -> tuple[float, int, WorkerId]:
+    return worker.resident / worker.slots, worker.placed_total, worker.worker_id
