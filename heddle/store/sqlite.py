@@ -1,0 +1,205 @@
+"""The durable store: one SQLite file, one writer thread, one reader thread, one owning process.
+
+Writes are group-committed by a :class:`~heddle.store.writer.GroupWriter`; reads go to a read-only connection
+of their own, which in write-ahead-log mode neither waits for the writer nor holds it up. Nothing blocks
+the event loop, and a read sees every write whose await has returned.
+
+Durability: what an awaited write has returned for survives the death of the process at any point
+(``kill -9`` included). ``synchronous="normal"``, the default, leaves it to the operating system when the
+log reaches the disk, so a power cut may undo the last moments, in order and never in part; ``"full"``
+waits for the disk at every group.
+
+Growth: committing a trajectory drops its journal in the same transaction, and SQLite uses the pages again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from heddle.agent.ports import JournalEntry
+from heddle.errors import StoreError
+from heddle.records import Trajectory
+from heddle.store.lock import OwnerLock
+from heddle.store.ports import BatchCounts, StoredBatch, StoredRecord
+from heddle.store.rules import CancelMark, FinishMark, StoreStats, finished_row
+from heddle.store.tables import Synchronous, open_database, open_reader
+from heddle.store.transactions import Transactions
+from heddle.store.writer import GroupWriter
+from heddle.types import BatchId, TrajectoryId
+
+GATHER_S = 0.002
+"""How long a transaction waits for company. Bounds transactions to 500/s, each of which costs a busy event
+loop a few hand-overs of the interpreter's lock; adds 2 ms to a write, where a step takes hundreds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenFile:
+    """Everything that one open store holds on to, acquired and released together."""
+
+    path: Path
+    lock: OwnerLock
+    writing: sqlite3.Connection
+    reading: sqlite3.Connection
+
+    @classmethod
+    def acquire(cls, path: Path, synchronous: Synchronous) -> _OpenFile:
+        """Raises ``StoreError``; then nothing is held."""
+        if not path.parent.is_dir():
+            raise StoreError(f"cannot open store {path}: there is no directory {path.parent}")
+        lock = OwnerLock(path)
+        try:
+            writing = open_database(path, synchronous)
+            try:
+                return cls(path, lock, writing, open_reader(path))
+            except StoreError:
+                writing.close()
+                raise
+        except StoreError:
+            lock.release()
+            raise
+
+    def release(self) -> None:
+        self.reading.close()
+        self.writing.close()
+        self.lock.release()
+
+
+@asynccontextmanager
+async def open_store(
+    path: Path, *, synchronous: Synchronous = "normal", gather_s: float = GATHER_S
+) -> AsyncIterator[SqliteStore]:
+    """Open (or make) the store at ``path`` and close it at the end.
+
+    Raises ``StoreError`` that names the path: its directory is missing, it cannot be written, a newer Heddle
+    wrote it, it is no database, or another process owns it (named).
+    """
+    opening = asyncio.create_task(asyncio.to_thread(_OpenFile.acquire, path, synchronous))
+    try:
+        file = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        (await opening).release()  # the thread cannot be cancelled; what it acquired would stay locked
+        raise
+    store = SqliteStore(file, gather_s)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+class SqliteStore:
+    """Implements ``heddle.store.ports.Store``. Made by :func:`open_store`, used on that event loop only.
+
+    Every method raises ``StoreError`` where the database fails, and after :meth:`close`.
+    """
+
+    def __init__(self, file: _OpenFile, gather_s: float) -> None:
+        self._file = file
+        self._transactions = Transactions(file.path, file.writing)
+        self._writer = GroupWriter(self._transactions.apply, gather_s=gather_s)
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="heddle-store-reader")
+        self._closed = False
+
+    @property
+    def stats(self) -> StoreStats:
+        """What was done since the store was opened."""
+        return replace(self._transactions.stats, waiting=self._writer.waiting)
+
+    # ------------------------------------------------------------------------------ writes
+
+    async def append(self, entry: JournalEntry) -> None:
+        await self._writer.write(entry)
+
+    async def commit(self, trajectory: Trajectory) -> None:
+        await self._writer.write(finished_row(trajectory))
+
+    async def add_batch(self, batch: StoredBatch) -> bool:
+        return await self._writer.write(batch)
+
+    async def mark_cancelled(self, batch_id: BatchId) -> None:
+        await self._writer.write(CancelMark(batch_id))
+
+    async def mark_finished(self, batch_id: BatchId, at: float) -> None:
+        await self._writer.write(FinishMark(batch_id, at))
+
+    # ------------------------------------------------------------------------------- reads
+
+    async def batches(self) -> Sequence[StoredBatch]:
+        """In the order in which they were added."""
+        rows = await self._rows("SELECT * FROM batches ORDER BY rowid")
+        return [_stored_batch(*row) for row in rows]
+
+    async def batch(self, batch_id: BatchId) -> StoredBatch | None:
+        rows = await self._rows("SELECT * FROM batches WHERE batch_id = ?", batch_id)
+        return _stored_batch(*rows[0]) if rows else None
+
+    async def counts(self, batch_id: BatchId) -> BatchCounts:
+        """One row per status, kept up by the commits: no scan, whatever the size of the batch."""
+        query = "SELECT status, trajectories, sampled_tokens FROM counts WHERE batch_id = ?"
+        rows = await self._rows(query, batch_id)
+        return BatchCounts(
+            by_status={status: number for status, number, _ in rows},
+            sampled_tokens=sum(tokens for _, _, tokens in rows),
+        )
+
+    async def finished(self, batch_id: BatchId, *, after: int, limit: int) -> Sequence[StoredRecord]:
+        query = (
+            "SELECT sequence, trajectory_id, status, record FROM finished "
+            "WHERE batch_id = ? AND sequence > ? ORDER BY sequence LIMIT ?"
+        )
+        rows = await self._rows(query, batch_id, after, max(0, limit))
+        return [StoredRecord(*row) for row in rows]
+
+    async def finished_ids(self, batch_id: BatchId) -> set[TrajectoryId]:
+        rows = await self._rows("SELECT trajectory_id FROM finished WHERE batch_id = ?", batch_id)
+        return {row[0] for row in rows}
+
+    async def trajectory(self, trajectory_id: TrajectoryId) -> bytes | None:
+        rows = await self._rows("SELECT record FROM finished WHERE trajectory_id = ?", trajectory_id)
+        return rows[0][0] if rows else None
+
+    async def entries(self, trajectory_id: TrajectoryId) -> Sequence[JournalEntry]:
+        query = (
+            "SELECT trajectory_id, attempt, sequence, kind, payload FROM journal WHERE trajectory_id = ?1 "
+            "AND attempt = (SELECT MAX(attempt) FROM journal WHERE trajectory_id = ?1) ORDER BY sequence"
+        )
+        rows = await self._rows(query, trajectory_id)
+        return [JournalEntry(*row) for row in rows]
+
+    # ------------------------------------------------------------------------------- close
+
+    async def close(self) -> None:
+        """Commit what is queued, stop both threads, give the file up. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._writer.close()
+        await asyncio.to_thread(self._release)
+
+    def _release(self) -> None:
+        self._reader.shutdown()
+        self._file.release()
+
+    async def _rows(self, query: str, *values: str | int) -> list[tuple[Any, ...]]:
+        """The cells are what the schema says they are; SQLite cannot tell a type checker."""
+        if self._closed:
+            raise StoreError("the store is closed")
+        return await asyncio.get_running_loop().run_in_executor(self._reader, self._read, query, values)
+
+    def _read(self, query: str, values: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
+        try:
+            return self._file.reading.execute(query, values).fetchall()
+        except sqlite3.Error as exc:
+            raise StoreError(f"cannot read store {self._file.path}: {exc}") from exc
+
+
+def _stored_batch(
+    batch_id: str, request: bytes, total: int, created_at: float, cancelled: int, finished_at: float | None
+) -> StoredBatch:
+    return StoredBatch(BatchId(batch_id), request, total, created_at, bool(cancelled), finished_at)
