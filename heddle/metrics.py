@@ -1,0 +1,161 @@
+"""What Heddle counts, for Prometheus. One registry per ``Metrics``: nothing global, nothing shared.
+
+Label values that come from outside (tools, workers, reasons) are bounded: after ``MAX_LABEL_VALUES``
+distinct ones, newcomers are counted as ``other``. The children of a label are looked up once and kept,
+so that a step costs a few microseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, Protocol, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from heddle.types import TrajectoryStatus
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+MAX_LABEL_VALUES = 64
+"""Distinct values of one label; a model can invent tool names without end."""
+
+OTHER = "other"
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_LAG_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+_MAKESPAN_SECONDS = (1, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400)
+
+C_co = TypeVar("C_co", covariant=True)
+
+
+class _Labelled(Protocol[C_co]):
+    def labels(self, *labelvalues: str) -> C_co: ...
+
+
+class _Family(Generic[C_co]):
+    """A metric with labels whose children are kept, and whose number of children is bounded."""
+
+    def __init__(self, metric: _Labelled[C_co], *, limit: int = MAX_LABEL_VALUES) -> None:
+        self._metric = metric
+        self._limit = limit
+        self._children: dict[tuple[str, ...], C_co] = {}
+
+    def of(self, *values: str) -> C_co:
+        """The child of these values; of ``other`` where there are too many already.
+
+        The first value is the one that is bounded; those after it come from fixed sets.
+        """
+        child = self._children.get(values)
+        if child is None:
+            if len(self._children) >= self._limit:
+                values = (OTHER, *values[1:])
+            child = self._children.setdefault(values, self._metric.labels(*values))
+        return child
+
+
+class Metrics:
+    """Every metric of one Heddle process. Times are seconds."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"heddle_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, *labels: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
+            return Histogram(f"heddle_{name}", text, labels, registry=registry, buckets=buckets)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"heddle_{name}", text, labels, registry=registry)
+
+        self._trajectories = _Family(counter("trajectories_total", "Finished trajectories.", "status"))
+        self._steps = counter("steps_total", "Finished steps.")
+        tokens = _Family(counter("tokens_total", "Tokens: sampled, prompt, cached.", "kind"))
+        self._sampled, self._prompt, self._cached = map(tokens.of, ("sampled", "prompt", "cached"))
+        self._queue_wait = histogram("queue_wait_seconds", "From wanting to generate to a slot.")
+        self._step = histogram("step_seconds", "One generation, from the slot to its last token.")
+        self._tool = _Family(
+            histogram("tool_seconds", "Run time of tool calls.", "tool", "outcome"),
+            limit=4 * MAX_LABEL_VALUES,
+        )
+        self._tool_names: set[str] = set()
+        self._tool_queue = histogram("tool_queue_seconds", "Wait of a tool call for its turn.")
+        self._running = _Family(gauge("worker_running", "Generations that run.", "worker"))
+        self._waiting = _Family(gauge("worker_waiting", "Trajectories that queue.", "worker"))
+        self._resident = _Family(gauge("worker_resident", "Trajectories at home here.", "worker"))
+        self._restarts = _Family(counter("worker_restarts_total", "Restarts after a crash.", "worker"))
+        self._makespan = histogram(
+            "makespan_seconds", "From a batch's submission to its last trajectory.", buckets=_MAKESPAN_SECONDS
+        )
+        self._lag = histogram("event_loop_lag_seconds", "How late the event loop was.", buckets=_LAG_SECONDS)
+        self._requests = _Family(
+            counter("http_requests_total", "Requests to the REST surface.", "route", "method", "code"),
+            limit=8 * MAX_LABEL_VALUES,
+        )
+        self._ignored = _Family(counter("ignored_events_total", "Late or foreign events.", "reason"))
+        self._quarantined = _Family(counter("quarantined_total", "Trajectories kept back.", "gate"))
+
+    def trajectory_finished(self, status: TrajectoryStatus) -> None:
+        """A trajectory was committed with this final status."""
+        self._trajectories.of(status.value).inc()
+
+    def step_finished(
+        self, *, sampled_tokens: int, prompt_tokens: int, cached_tokens: int, generate_s: float
+    ) -> None:
+        """One step was generated; ``generate_s`` runs from its slot to its last token."""
+        self._steps.inc()
+        self._sampled.inc(sampled_tokens)
+        self._prompt.inc(prompt_tokens)
+        self._cached.inc(cached_tokens)
+        self._step.observe(generate_s)
+
+    def queue_wait(self, seconds: float) -> None:
+        """A trajectory got its slot after this time."""
+        self._queue_wait.observe(seconds)
+
+    def tool_finished(self, tool: str, outcome: str, *, run_s: float, queue_s: float) -> None:
+        """A tool call ended; ``tool`` is as the model named it."""
+        if tool not in self._tool_names:
+            if len(self._tool_names) >= MAX_LABEL_VALUES:
+                tool = OTHER
+            else:
+                self._tool_names.add(tool)
+        self._tool.of(tool, outcome).observe(run_s)
+        self._tool_queue.observe(queue_s)
+
+    def worker_load(self, worker_id: str, *, running: int, waiting: int, resident: int) -> None:
+        """What a worker has to do now."""
+        self._running.of(worker_id).set(running)
+        self._waiting.of(worker_id).set(waiting)
+        self._resident.of(worker_id).set(resident)
+
+    def worker_restarted(self, worker_id: str) -> None:
+        """A worker came back after a crash."""
+        self._restarts.of(worker_id).inc()
+
+    def batch_finished(self, makespan_s: float) -> None:
+        """The last trajectory of a batch ended."""
+        self._makespan.observe(makespan_s)
+
+    def event_loop_lag(self, seconds: float) -> None:
+        """The event loop ran a timer this late."""
+        self._lag.observe(seconds)
+
+    def http_request(self, route: str, method: str, code: int) -> None:
+        """A request was answered; ``route`` is the template, never the caller's path."""
+        self._requests.of(route, _METHODS.get(method, OTHER), str(code)).inc()
+
+    def event_ignored(self, reason: str) -> None:
+        """The control plane was told something that no longer matters."""
+        self._ignored.of(reason).inc()
+
+    def quarantined(self, gate: str) -> None:
+        """A trajectory failed this admission gate."""
+        self._quarantined.of(gate).inc()
+
+    def render(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+_METHODS = {method: method for method in ("GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS")}
