@@ -1,0 +1,220 @@
+"""Admission gates: what a finished record must satisfy before a trainer may see it.
+
+Each gate is named and pure; :func:`check` runs them all and returns every violation. What becomes of a
+record that fails is decided by the caller. A gate that cannot apply (no step was constrained, nothing was
+sampled) passes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from heddle.records import FailureKind, Trajectory
+from heddle.types import TrajectoryStatus
+
+TIMING_RELATIVE_SLACK = 0.01
+TIMING_ABSOLUTE_SLACK_S = 0.005
+"""Clocks are read a few times per step; on a trajectory of milliseconds 1 % would be less than that."""
+
+MAX_LOGPROB = 0.1
+"""A logprob is at most 0, but log-softmax in 16-bit arithmetic rounds to a little more."""
+
+MIN_TOKENS_TO_SUSPECT = 64
+"""So many sampled tokens in a row, *all* of logprob exactly 0.0, are taken for missing logprobs.
+
+Single exact zeros are honest: in 32-bit arithmetic every token of probability above about 1 - 1e-6 has one,
+and greedy decoding, a repeating model or copied text give many. But each of 64 tokens, the first one of the
+generation included, does not happen where the model had anything to decide. Tokens of constrained steps
+are not judged, nor is anything where the caller says that the logprobs are those of greedy sampling itself.
+"""
+
+
+class Gate(StrEnum):
+    """The gates, by the name under which violations are counted."""
+
+    IDS = "ids"
+    """Identities are not empty; neither are the prompt and the response of one that completed."""
+    LENGTHS = "lengths"
+    MASK = "mask"
+    """Values 0 and 1 only; as many ones as the steps say tokens were sampled."""
+    LOGPROBS = "logprobs"
+    """Finite, no more than rounding above 0, exactly 0.0 where the mask is 0."""
+    ZERO_LOGPROBS = "zero_logprobs"
+    WEIGHT_VERSIONS = "weight_versions"
+    STOP_REASON = "stop_reason"
+    FAILURE = "failure"
+    """Present exactly where the status is ``failed``; an infra failure has no reward."""
+    STEPS = "steps"
+    """Indices 0, 1, 2 ...; counts are not negative."""
+    TIMING = "timing"
+    REWARD = "reward"
+
+
+@dataclass(frozen=True, slots=True)
+class GateViolation:
+    """One reason why a record must not be admitted."""
+
+    gate: Gate
+    message: str
+
+
+def check(trajectory: Trajectory, *, greedy: bool = False) -> list[GateViolation]:
+    """Every violation, in the order of the gates; empty for a record that may be admitted.
+
+    ``greedy`` says that sampling was at temperature 0: some engines then report logprob 0.0 throughout.
+    """
+    violations = [
+        GateViolation(gate, message) for gate, judge in _JUDGES.items() for message in judge(trajectory)
+    ]
+    if not greedy:
+        violations += [GateViolation(Gate.ZERO_LOGPROBS, message) for message in _zero_logprobs(trajectory)]
+    return violations
+
+
+def _ids(t: Trajectory) -> Iterator[str]:
+    for name, value in (
+        ("trajectory_id", t.trajectory_id),
+        ("batch_id", t.batch_id),
+        ("group_id", t.group_id),
+        ("prompt_id", t.prompt_id),
+    ):
+        if not value:
+            yield f"{name} is empty"
+    if t.status is TrajectoryStatus.COMPLETED and not t.response_ids:
+        yield "response_ids is empty though the trajectory completed"
+    if t.response_ids and not t.prompt_ids:
+        yield "prompt_ids is empty though there is a response"
+    if any(token < 0 for token in t.prompt_ids) or any(token < 0 for token in t.response_ids):
+        yield "a token id is negative"
+
+
+def _lengths(t: Trajectory) -> Iterator[str]:
+    lengths = {
+        "response_ids": len(t.response_ids),
+        "response_mask": len(t.response_mask),
+        "response_logprobs": len(t.response_logprobs),
+        "weight_versions": len(t.weight_versions),
+    }
+    if len(set(lengths.values())) > 1:
+        yield "lengths differ: " + ", ".join(f"{name} {length}" for name, length in lengths.items())
+
+
+def _mask(t: Trajectory) -> Iterator[str]:
+    wrong = next((place for place, value in enumerate(t.response_mask) if value not in (0, 1)), None)
+    if wrong is not None:
+        yield f"response_mask[{wrong}] is {t.response_mask[wrong]}"
+        return
+    sampled = sum(step.output_tokens for step in t.steps)
+    if t.sampled_tokens != sampled:
+        yield f"the mask marks {t.sampled_tokens} sampled tokens, the steps sampled {sampled}"
+    forced = sum(step.forced_tokens for step in t.steps)
+    unsampled = len(t.response_mask) - t.sampled_tokens
+    if unsampled < forced:
+        yield f"the mask leaves {unsampled} tokens unsampled, the steps forced {forced}"
+
+
+def _logprobs(t: Trajectory) -> Iterator[str]:
+    for place, (mask, logprob) in enumerate(zip(t.response_mask, t.response_logprobs, strict=False)):
+        if not math.isfinite(logprob):
+            yield f"response_logprobs[{place}] is {logprob}"
+        elif mask == 0 and logprob != 0.0:
+            yield f"response_logprobs[{place}] is {logprob} where the mask is 0"
+        elif logprob > MAX_LOGPROB:
+            yield f"response_logprobs[{place}] is {logprob}"
+        else:
+            continue
+        return  # the first one tells; a thousand more would only fill the quarantine
+
+
+def _zero_logprobs(t: Trajectory) -> Iterator[str]:
+    sampled = [
+        logprob for mask, logprob in zip(t.response_mask, t.response_logprobs, strict=False) if mask == 1
+    ]
+    if len(sampled) != sum(step.output_tokens for step in t.steps):
+        return  # the mask gate has it; which token belongs to which step is unknown
+    free: list[float] = []
+    start = 0
+    for step in t.steps:
+        own = sampled[start : start + step.output_tokens]
+        start += step.output_tokens
+        if step.constrained:
+            continue
+        free += own
+        if _all_zero(own):
+            yield f"step {step.step_index}: all {len(own)} sampled tokens have logprob exactly 0.0"
+            return
+    if _all_zero(free):
+        yield f"all {len(free)} freely sampled tokens have logprob exactly 0.0"
+
+
+def _all_zero(logprobs: list[float]) -> bool:
+    return len(logprobs) >= MIN_TOKENS_TO_SUSPECT and not any(logprobs)
+
+
+def _weight_versions(t: Trajectory) -> Iterator[str]:
+    if any(version < 0 for version in t.weight_versions):
+        yield "a weight version is negative"
+    versions = [
+        version for mask, version in zip(t.response_mask, t.weight_versions, strict=False) if mask == 1
+    ]
+    for earlier, later in pairwise(versions):
+        if later < earlier:
+            yield f"weight version {later} follows {earlier}"
+            return
+
+
+def _stop_reason(t: Trajectory) -> Iterator[str]:
+    if t.status is not t.stop_reason.status:
+        yield f"status is {t.status}, but {t.stop_reason} means {t.stop_reason.status}"
+
+
+def _failure(t: Trajectory) -> Iterator[str]:
+    if t.status is TrajectoryStatus.FAILED and t.failure is None:
+        yield "the trajectory failed without a failure"
+    if t.status is not TrajectoryStatus.FAILED and t.failure is not None:
+        yield f"status is {t.status}, yet there is a failure in {t.failure.stage}"
+    if t.failure is not None and t.failure.kind is FailureKind.INFRA and t.reward is not None:
+        yield f"an infrastructure failure has reward {t.reward}"
+
+
+def _steps(t: Trajectory) -> Iterator[str]:
+    indices = [step.step_index for step in t.steps]
+    if indices != list(range(len(indices))):
+        yield f"step indices are {indices}"
+    for step in t.steps:
+        if min(step.prompt_tokens, step.cached_tokens, step.output_tokens, step.forced_tokens) < 0:
+            yield f"step {step.step_index} has a negative count of tokens"
+
+
+def _timing(t: Trajectory) -> Iterator[str]:
+    parts: dict[str, float] = asdict(t.timing)
+    for name, value in parts.items():
+        if not math.isfinite(value) or value < -TIMING_ABSOLUTE_SLACK_S:
+            yield f"timing.{name} is {value}"
+            return
+    slack = TIMING_RELATIVE_SLACK * t.timing.wall + TIMING_ABSOLUTE_SLACK_S
+    if abs(t.timing.parts - t.timing.wall) > slack:
+        yield f"the parts add up to {t.timing.parts:.4f} s, the wall time is {t.timing.wall:.4f} s"
+
+
+def _reward(t: Trajectory) -> Iterator[str]:
+    if t.reward is not None and not math.isfinite(t.reward):
+        yield f"reward is {t.reward}"
+
+
+_JUDGES: dict[Gate, Callable[[Trajectory], Iterator[str]]] = {
+    Gate.IDS: _ids,
+    Gate.LENGTHS: _lengths,
+    Gate.MASK: _mask,
+    Gate.LOGPROBS: _logprobs,
+    Gate.WEIGHT_VERSIONS: _weight_versions,
+    Gate.STOP_REASON: _stop_reason,
+    Gate.FAILURE: _failure,
+    Gate.STEPS: _steps,
+    Gate.TIMING: _timing,
+    Gate.REWARD: _reward,
+}
