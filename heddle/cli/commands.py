@@ -252,6 +252,22 @@ def export(
 
 
 @app.command()
+def tasks(
+    environments: Annotated[
+        list[str], typer.Argument(metavar="ENVIRONMENT...", help="math, code, search, guess.")
+    ],
+    limit: Annotated[int | None, typer.Option("--limit", help="Tasks of each environment.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Shuffle each environment's tasks.")] = None,
+) -> None:
+    """Print tasks that ship with Heddle, as the lines of a task file."""
+    output = Output(json=False)
+    with reported(output):
+        from heddle.cli.files import print_tasks
+
+        raise typer.Exit(print_tasks(environments, limit, seed, output))
+
+
+@app.command()
 def doctor(
     data_dir: DataDirOption = None,
     config: ConfigOption = None,

@@ -65,8 +65,8 @@ class Tally:
     def add(self, trajectory: Trajectory) -> None:
         """Count one finished trajectory."""
         ran = sum(1 for step in trajectory.steps for call in step.tool_calls if call.outcome != "invalid")
-        self.by_status[trajectory.status] += 1
-        self.by_stop_reason[trajectory.stop_reason] += 1
+        self.by_status[trajectory.status.value] += 1
+        self.by_stop_reason[trajectory.stop_reason.value] += 1
         self.steps.append(len(trajectory.steps))
         self.sampled_tokens += trajectory.sampled_tokens
         self.prompt_tokens += sum(step.prompt_tokens for step in trajectory.steps)

@@ -8,13 +8,13 @@ Records are written as they arrive, to ``FILE.partial``, which becomes ``FILE`` 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from heddle.api.schemas import BatchRequest
-from heddle.api.service import BatchStatus, RolloutService, TrajectoryPage
+from heddle.api.service import BatchStatus, TrajectoryPage, WorkerStatus
 from heddle.cli.output import CommandFailed, ExitCode, Output
 from heddle.cli.progress import BatchProgress, show_progress
 from heddle.cli.results import BatchSummary, Tally, results_table
@@ -31,6 +31,22 @@ POLL_S = 0.5
 """Longest wait for new records before progress is shown again."""
 DRAIN_TIMEOUT_S = 20.0
 """How long an interrupted run waits for its cancelled trajectories to end."""
+
+
+class BatchService(Protocol):
+    """What a run needs of the coordinator; a part of ``RolloutService``."""
+
+    async def submit(self, request: BatchRequest) -> tuple[BatchStatus, bool]: ...
+
+    async def batch(self, batch_id: str) -> BatchStatus: ...
+
+    async def cancel(self, batch_id: str) -> BatchStatus: ...
+
+    async def trajectories(
+        self, batch_id: str, *, after: str | None, limit: int, wait_s: float
+    ) -> TrajectoryPage: ...
+
+    async def workers(self) -> Sequence[WorkerStatus]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +94,7 @@ async def _run_in_process(
 
 
 async def run_batch(
-    service: RolloutService, request: BatchRequest, sink: BinaryIO, progress: BatchProgress
+    service: BatchService, request: BatchRequest, sink: BinaryIO, progress: BatchProgress
 ) -> tuple[BatchSummary, bool]:
     """Submit ``request`` and write every record to ``sink``; the flag says whether it was cancelled."""
     status, _ = await service.submit(request)
@@ -103,9 +119,7 @@ async def run_batch(
 class _Collector:
     """Carries finished records from the service to the sink, each once, and counts them."""
 
-    def __init__(
-        self, service: RolloutService, batch_id: str, sink: BinaryIO, progress: BatchProgress
-    ) -> None:
+    def __init__(self, service: BatchService, batch_id: str, sink: BinaryIO, progress: BatchProgress) -> None:
         self.tally = Tally()
         self._service = service
         self._batch_id = batch_id
@@ -132,7 +146,7 @@ class _Collector:
         self._cursor = page.cursor
 
 
-async def _drain(service: RolloutService, batch_id: str, collector: _Collector) -> None:
+async def _drain(service: BatchService, batch_id: str, collector: _Collector) -> None:
     try:
         async with asyncio.timeout(DRAIN_TIMEOUT_S):
             await service.cancel(batch_id)

@@ -1,0 +1,50 @@
+"""Commands that turn files into files or findings: ``replay``, ``export``, ``tasks``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from heddle.cli.output import ExitCode, Output
+from heddle.control.replay import ReplayReport
+from heddle.control.replay import replay as replay_entries
+from heddle.environments.taskfiles import load_tasks
+from heddle.eventlog import read_event_log
+
+
+def replay(path: Path, output: Output) -> int:
+    """Replay an event log; fails at the first event that gives other commands."""
+    log = read_event_log(path)
+    if log.torn_bytes:
+        output.note(f"{path}: its last line is torn ({log.torn_bytes} bytes) and was left out")
+    report = replay_entries(log.settings, log.entries)
+    if output.json:
+        output.document({"equal": report.equal, "torn_bytes": log.torn_bytes} | asdict(report))
+    else:
+        output.text(describe_replay(path, report))
+    return ExitCode.OK if report.equal else ExitCode.FAILED
+
+
+def describe_replay(path: Path, report: ReplayReport) -> str:
+    """The outcome of a replay in words."""
+    difference = report.difference
+    if difference is None:
+        return (
+            f"{path}: {report.events:,} events, {report.commands:,} commands, the same byte for byte "
+            f"({report.ignored} events ignored, {report.open_trajectories} trajectories open at the end)"
+        )
+    return (
+        f"{path}: differs at event {difference.seq} ({difference.what})\n"
+        f"  event     {difference.event}\n"
+        f"  recorded  {difference.recorded}\n"
+        f"  replayed  {difference.replayed}"
+    )
+
+
+def print_tasks(environments: Sequence[str], limit: int | None, seed: int | None, output: Output) -> int:
+    """Print shipped tasks as JSON lines."""
+    for environment in environments:
+        for entry in load_tasks(environment, limit=limit, seed=seed):
+            output.line(entry.as_prompt())
+    return ExitCode.OK
