@@ -72,9 +72,7 @@ class ObservationTemplate:
         added = self._added(_PROBE_ANSWERS[0], messages, open_turn=True, guard=guard)
         return added.removeprefix(self._end_of_turn) if turn_closed else added
 
-    def _added(
-        self, answer: str, messages: Sequence[Message], *, open_turn: bool, guard: Guard = str
-    ) -> str:
+    def _added(self, answer: str, messages: Sequence[Message], *, open_turn: bool, guard: Guard = str) -> str:
         conversation = (*_OPENING, Message("assistant", answer), *messages)
         rendered = self._template.render(conversation, open_turn=open_turn, guard=guard)
         return _suffix(rendered, self._before + answer)

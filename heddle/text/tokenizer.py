@@ -36,6 +36,7 @@ class TextTokenizer:
     def __init__(self, vocabulary: Vocabulary, template: ChatTemplate) -> None:
         self._bpe = vocabulary.bpe
         self._bytes = vocabulary.token_bytes
+        self._gap_id = vocabulary.gap_id
         self._control = ControlTokens(vocabulary.control_ids)
         self._template = template
         self._observation = ObservationTemplate(template, self._control)
@@ -62,10 +63,12 @@ class TextTokenizer:
     def encode_plain(self, text: str) -> list[int]:
         """Tokenise text that must not hold control tokens: what looks like one is spelled out."""
         try:
-            return list(self._bpe.encode(text, add_special_tokens=False).ids)
+            ids: list[int] = self._bpe.encode(text, add_special_tokens=False).ids
         except (UnicodeEncodeError, TypeError):  # half of a surrogate pair, which no encoding has
             whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            return list(self._bpe.encode(whole, add_special_tokens=False).ids)
+            ids = self._bpe.encode(whole, add_special_tokens=False).ids
+        gap = self._gap_id
+        return [token_id for token_id in ids if token_id != gap] if gap in ids else ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of these ids, control tokens included; undecodable bytes become U+FFFD."""

@@ -28,6 +28,8 @@ class Vocabulary:
     token_bytes: list[bytes]
     """The bytes of each token, indexed by id."""
     control_ids: Mapping[str, int]
+    gap_id: int
+    """Stands where a byte has no token, so that nothing merges across it; never a token, to be dropped."""
     bos_token: str
     eos_token: str
     chat_template: str | None
@@ -41,6 +43,9 @@ def load_vocabulary(path: Path) -> Vocabulary:
 
 
 # --------------------------------------------------------------------------------------------- GGUF
+
+_GAP = "\0"
+"""Outside of the byte alphabet, so no text and no merge can make it."""
 
 _CONTRACTIONS = r"'s|'t|'re|'ve|'m|'ll|'d"
 _GPT2 = rf"{_CONTRACTIONS}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)"
@@ -86,8 +91,12 @@ def _from_gguf(path: Path) -> Vocabulary:
         )
     ids = {token: token_id for token_id, token in enumerate(raw.tokens)}
     merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in raw.merges)]
+    gap_id = len(raw.tokens)
+    with_gap = ids | {_GAP: gap_id}
     try:
-        bpe = Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=rule.whole_words))
+        bpe = Tokenizer(
+            models.BPE(vocab=with_gap, merges=merges, unk_token=_GAP, ignore_merges=rule.whole_words)
+        )
     except Exception as exc:  # tokenizers raises bare Exception for everything
         raise ConfigError(f"{path} has an inconsistent vocabulary: {exc}") from exc
     bpe.pre_tokenizer = rule.pre_tokenizer()
@@ -97,6 +106,7 @@ def _from_gguf(path: Path) -> Vocabulary:
         bpe=bpe,
         token_bytes=[_bytes_of(t) if kind == NORMAL else t.encode() for t, kind in kinds],
         control_ids={t: ids[t] for t, kind in kinds if kind in (CONTROL, UNKNOWN)},
+        gap_id=gap_id,
         bos_token="" if raw.bos_id is None else raw.tokens[raw.bos_id],
         eos_token=raw.tokens[raw.eos_id],
         chat_template=raw.chat_template,
@@ -129,6 +139,7 @@ def _from_huggingface(directory: Path) -> Vocabulary:
         bpe=bpe,
         token_bytes=token_bytes,
         control_ids={t.content: token_id for token_id, t in added.items() if t.special},
+        gap_id=len(token_bytes),
         bos_token=_token_text(config.get("bos_token")),
         eos_token=_token_text(config.get("eos_token")),
         chat_template=_chat_template(directory, config),
