@@ -7,6 +7,7 @@ findings into checks and is pure. ``FAIL`` is kept for what keeps the main job (
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -24,6 +25,7 @@ from pathlib import Path
 import psutil
 
 from heddle.config import HeddleConfig
+from heddle.engines.embedded.model import PACKAGED_MODELS, find_model
 from heddle.errors import ConfigError
 
 GIB = 1024**3
@@ -285,6 +287,16 @@ def _package_version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _find_model(name: str) -> ModelFinding:
+    path = find_model(name)
+    packaged = PACKAGED_MODELS.get(name)
+    if path is None or packaged is None:
+        return ModelFinding(name, path, None)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return ModelFinding(name, path, None if digest == packaged.sha256 else f"wrong sum (sha256 {digest})")
 
 
 def _nvidia_gpus() -> tuple[str, ...]:

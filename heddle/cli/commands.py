@@ -20,7 +20,7 @@ from heddle.cli.options import (
     ConstrainedOption,
     DataDirOption,
     EnvironmentOption,
-    ExportFormat,
+    ExportFormatName,
     JsonFlag,
     MaxStepsOption,
     MaxTokensOption,
@@ -239,7 +239,7 @@ def export(
     source: Annotated[
         Path, typer.Argument(metavar="TRAJECTORIES.jsonl", help="What heddle run or the server wrote.")
     ],
-    to: Annotated[ExportFormat, typer.Option("--format", help="What to write.")],
+    to: Annotated[ExportFormatName, typer.Option("--format", help="What to write.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE")],
     json: JsonFlag = False,
 ) -> None:
@@ -248,7 +248,7 @@ def export(
     with reported(output):
         from heddle.cli.files import export as convert
 
-        raise typer.Exit(convert(source, to.value, out, output))
+        raise typer.Exit(convert(source, to, out, output))
 
 
 @app.command()

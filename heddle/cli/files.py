@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +11,10 @@ from heddle.cli.output import ExitCode, Output
 from heddle.control.replay import ReplayReport
 from heddle.control.replay import replay as replay_entries
 from heddle.environments.taskfiles import load_tasks
+from heddle.errors import InvalidRequest
 from heddle.eventlog import read_event_log
+from heddle.export.files import ExportFormat, read_trajectories
+from heddle.export.files import export as export_records
 
 
 def replay(path: Path, output: Output) -> int:
@@ -24,6 +28,22 @@ def replay(path: Path, output: Output) -> int:
     else:
         output.text(describe_replay(path, report))
     return ExitCode.OK if report.equal else ExitCode.FAILED
+
+
+def export(source: Path, fmt: ExportFormat, out: Path, output: Output) -> int:
+    """Convert a file of finished records; tells what was left out and why."""
+    if not source.is_file():
+        raise InvalidRequest(f"{source} is no file", path="TRAJECTORIES.jsonl")
+    if source.resolve() == out.resolve():
+        raise InvalidRequest("would overwrite its own source", path="--out")
+    summary = export_records(read_trajectories(source), out, fmt)
+    if output.json:
+        output.document({"out": str(out), "format": fmt} | asdict(summary))
+        return ExitCode.OK
+    output.text(f"{out}: {summary.written} records as {fmt}")
+    for reason, count in Counter(excluded.reason for excluded in summary.excluded).items():
+        output.text(f"left out: {count} ({reason})")
+    return ExitCode.OK
 
 
 def describe_replay(path: Path, report: ReplayReport) -> str:

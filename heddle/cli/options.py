@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-
-class ExportFormat(StrEnum):
-    """The formats of ``heddle export``."""
-
-    JSONL = "jsonl"
-    PARQUET = "parquet"
-    VERL = "verl"
-    SLIME = "slime"
-
-
-class ToolParser(StrEnum):
-    """How tool calls are written by the model."""
-
-    HERMES = "hermes"
-    OPENAI = "openai"
-    FENCED = "fenced"
-
+ExportFormatName = Literal["jsonl", "parquet", "verl", "slime"]
+ToolParserName = Literal["hermes", "openai", "fenced"]
 
 _SERVER_PANEL = "Server"
 _BATCH_PANEL = "Batch"
@@ -107,7 +91,7 @@ ConstrainedOption = Annotated[
     ),
 ]
 ParserOption = Annotated[
-    ToolParser | None,
+    ToolParserName | None,
     typer.Option("--parser", help="How the model writes its tool calls.", rich_help_panel=_BATCH_PANEL),
 ]
 TemperatureOption = Annotated[float | None, typer.Option("--temperature", rich_help_panel=_BATCH_PANEL)]

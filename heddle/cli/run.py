@@ -1,8 +1,8 @@
 """``heddle run``: a coordinator for one batch in this process.
 
-Records are written as they arrive, to ``FILE.partial``, which becomes ``FILE`` when the batch is over; a
-``FILE`` is therefore always a whole one. An interruption cancels the batch, collects what has ended
-(every trajectory gets a record, cancelled ones too) and then releases everything.
+Records are written as they arrive, beside ``FILE``, which takes its name when the batch is over: a ``FILE``
+is always a whole one, and an older one stays until then. An interruption cancels the batch, collects what
+has ended (every trajectory gets a record, cancelled ones too) and then releases everything.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from heddle.api.schemas import BatchRequest
 from heddle.api.service import BatchStatus, TrajectoryPage, WorkerStatus
+from heddle.cli.logs import log_to_file
 from heddle.cli.output import CommandFailed, ExitCode, Output
 from heddle.cli.progress import BatchProgress, show_progress
 from heddle.cli.results import BatchSummary, Tally, results_table
 from heddle.cli.signals import interrupts, run_interruptible
 from heddle.cli.tasks import TaskFile
 from heddle.config import HeddleConfig
-from heddle.errors import HeddleError, InvalidRequest
+from heddle.errors import InvalidRequest
+from heddle.export.files import LineWriter
 from heddle.records import decode_trajectory
 from heddle.types import TrajectoryStatus
 
@@ -31,6 +33,9 @@ POLL_S = 0.5
 """Longest wait for new records before progress is shown again."""
 DRAIN_TIMEOUT_S = 20.0
 """How long an interrupted run waits for its cancelled trajectories to end."""
+
+SETTLE_TIMEOUT_S = 10.0
+SETTLE_POLL_S = 0.02
 
 
 class BatchService(Protocol):
@@ -66,24 +71,20 @@ class RunOutcome:
 
 def run(config: HeddleConfig, tasks: TaskFile, request: BatchRequest, out: Path, output: Output) -> int:
     """Run the batch, show its results and return the exit code."""
-    partial = out.with_name(out.name + ".partial")
-    try:
-        sink = partial.open("wb")
-    except OSError as exc:
-        raise InvalidRequest(f"{out} cannot be written: {exc.strerror}", path="--out") from exc
-    with sink:
+    if not out.parent.is_dir() or out.is_dir():
+        raise InvalidRequest(f"{out} is not a file in an existing folder", path="--out")
+    with LineWriter(out, atomic=True) as sink, log_to_file(config):
         try:
             summary, cancelled = run_interruptible(_run_in_process(config, request, sink))
         except InvalidRequest as exc:
             raise tasks.locate(exc) from exc
-    partial.replace(out)
     show_outcome(RunOutcome(summary, cancelled, out.resolve(), config.data_dir.resolve()), output)
     failed = cancelled or summary.by_status.get(TrajectoryStatus.FAILED, 0) > 0
     return ExitCode.FAILED if failed else ExitCode.OK
 
 
 async def _run_in_process(
-    config: HeddleConfig, request: BatchRequest, sink: BinaryIO
+    config: HeddleConfig, request: BatchRequest, sink: LineWriter
 ) -> tuple[BatchSummary, bool]:
     from heddle.app import open_coordinator  # imported late: it loads every adapter
 
@@ -94,7 +95,7 @@ async def _run_in_process(
 
 
 async def run_batch(
-    service: BatchService, request: BatchRequest, sink: BinaryIO, progress: BatchProgress
+    service: BatchService, request: BatchRequest, sink: LineWriter, progress: BatchProgress
 ) -> tuple[BatchSummary, bool]:
     """Submit ``request`` and write every record to ``sink``; the flag says whether it was cancelled."""
     status, _ = await service.submit(request)
@@ -108,18 +109,18 @@ async def run_batch(
         cancelled = True
         progress.stage("cancelling")
         await _drain(service, status.batch_id, collector)
-    final = await service.batch(status.batch_id)
+    makespan_s = await _duration_s(service, status.batch_id)
     restarts = sum(worker.restarts for worker in await service.workers())
-    summary = collector.tally.summary(
-        status.batch_id, makespan_s=_makespan_s(final), engine_restarts=restarts
-    )
+    summary = collector.tally.summary(status.batch_id, makespan_s=makespan_s, engine_restarts=restarts)
     return summary, cancelled
 
 
 class _Collector:
     """Carries finished records from the service to the sink, each once, and counts them."""
 
-    def __init__(self, service: BatchService, batch_id: str, sink: BinaryIO, progress: BatchProgress) -> None:
+    def __init__(
+        self, service: BatchService, batch_id: str, sink: LineWriter, progress: BatchProgress
+    ) -> None:
         self.tally = Tally()
         self._service = service
         self._batch_id = batch_id
@@ -140,10 +141,14 @@ class _Collector:
 
     async def _keep(self, page: TrajectoryPage) -> None:
         trajectories = [decode_trajectory(record) for record in page.records]
-        await asyncio.to_thread(self._sink.writelines, [record + b"\n" for record in page.records])
+        await asyncio.to_thread(self._write, page.records)
         for trajectory in trajectories:
             self.tally.add(trajectory)
         self._cursor = page.cursor
+
+    def _write(self, records: Sequence[bytes]) -> None:
+        for record in records:
+            self._sink.write_line(record)
 
 
 async def _drain(service: BatchService, batch_id: str, collector: _Collector) -> None:
@@ -174,10 +179,17 @@ def _forgive_one_cancellation() -> None:
         task.uncancel()
 
 
-def _makespan_s(status: BatchStatus) -> float:
-    if status.finished_at is None:
-        raise HeddleError(f"batch {status.batch_id} has ended without a time of its end")
-    return status.finished_at - status.created_at
+async def _duration_s(service: BatchService, batch_id: str) -> float:
+    """From acceptance to end. The end is noted a moment after the last record is visible."""
+    try:
+        async with asyncio.timeout(SETTLE_TIMEOUT_S):
+            while True:
+                status = await service.batch(batch_id)
+                if status.finished_at is not None:
+                    return status.finished_at - status.created_at
+                await asyncio.sleep(SETTLE_POLL_S)
+    except TimeoutError as exc:
+        raise CommandFailed(f"all of {batch_id} has ended, but the batch is still open") from exc
 
 
 def show_outcome(outcome: RunOutcome, output: Output) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from heddle.cli.logs import log_to_stderr
 from heddle.cli.output import ExitCode, Output
 from heddle.cli.signals import interrupts, run_interruptible
 from heddle.config import HeddleConfig
@@ -11,6 +12,7 @@ from heddle.config import HeddleConfig
 
 def serve(config: HeddleConfig, output: Output) -> int:
     """Serve until SIGINT or SIGTERM and return the exit code; a second signal does not wait."""
+    log_to_stderr(config)
     return run_interruptible(_serve(config, output))
 
 

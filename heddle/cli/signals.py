@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from heddle.cli.output import CommandFailed
+from heddle.errors import HeddleError
 
 T = TypeVar("T")
 
@@ -56,8 +57,24 @@ def interrupts(stop: asyncio.Event | None = None) -> Iterator[Interrupts]:
 
 
 def run_interruptible(command: Coroutine[object, object, T]) -> T:
-    """Run a command to its result. Raises ``CommandFailed`` where an interruption ended it."""
+    """Run a command to its result. Raises ``CommandFailed`` where an interruption ended it.
+
+    A task group wraps what was raised inside it; of Heddle's own errors the first comes out bare.
+    """
     try:
         return asyncio.run(command)
     except (asyncio.CancelledError, KeyboardInterrupt) as exc:
         raise CommandFailed("interrupted") from exc
+    except BaseExceptionGroup as group:
+        error = _first_heddle_error(group)
+        if error is None:
+            raise
+        raise error from group
+
+
+def _first_heddle_error(group: BaseExceptionGroup[BaseException]) -> HeddleError | None:
+    for inner in group.exceptions:
+        found = _first_heddle_error(inner) if isinstance(inner, BaseExceptionGroup) else inner
+        if isinstance(found, HeddleError):
+            return found
+    return None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from cli_builders import make_status, make_trajectory
@@ -15,7 +15,8 @@ from heddle.cli import run as run_module
 from heddle.cli.output import CommandFailed
 from heddle.cli.progress import SilentProgress
 from heddle.cli.run import run_batch
-from heddle.records import decode_trajectory, encode_trajectory
+from heddle.export.files import LineWriter, read_trajectories
+from heddle.records import encode_trajectory
 from heddle.types import StopReason
 
 REQUEST = BatchRequest(environment="math", prompts=[PromptRequest(task={})], samples_per_prompt=2)
@@ -73,38 +74,47 @@ class ScriptedService:
         ]
 
 
-def written_ids(sink: io.BytesIO) -> list[str]:
+@pytest.fixture
+def sink(tmp_path: Path) -> Iterator[LineWriter]:
+    """Where the records go; each line is in the file at once."""
+    with LineWriter(tmp_path / "out.jsonl") as writer:
+        yield writer
+
+
+def written_ids(tmp_path: Path) -> list[str]:
     """The ids of the records in the file, in order."""
-    return [decode_trajectory(line).trajectory_id for line in sink.getvalue().splitlines()]
+    return [record.trajectory_id for record in read_trajectories(tmp_path / "out.jsonl")]
 
 
-async def test_every_record_is_written_once_and_counted() -> None:
+async def test_every_record_is_written_once_and_counted(sink: LineWriter, tmp_path: Path) -> None:
     """A finished run has all records, and figures from the service's own times."""
-    service, sink = ScriptedService(), io.BytesIO()
+    service = ScriptedService()
     service.release.set()
     summary, cancelled = await run_batch(service, REQUEST, sink, SilentProgress())
-    assert written_ids(sink) == ["b-g0-t0", "b-g0-t1"]
+    assert written_ids(tmp_path) == ["b-g0-t0", "b-g0-t1"]
     assert (summary.trajectories, summary.makespan_s, summary.engine_restarts) == (2, 4.0, 3)
     assert not cancelled
 
 
-async def test_an_interruption_cancels_the_batch_and_keeps_what_ended() -> None:
+async def test_an_interruption_cancels_the_batch_and_keeps_what_ended(
+    sink: LineWriter, tmp_path: Path
+) -> None:
     """After the first signal, the cancelled trajectories still get their records, none twice."""
-    service, sink = ScriptedService(), io.BytesIO()
+    service = ScriptedService()
     task = asyncio.create_task(run_batch(service, REQUEST, sink, SilentProgress()))
     await service.waiting.wait()
     task.cancel()
     summary, cancelled = await task
     assert cancelled
     assert service.cancelled
-    assert written_ids(sink) == ["b-g0-t0", "b-g0-t1"]
+    assert written_ids(tmp_path) == ["b-g0-t0", "b-g0-t1"]
     assert summary.by_status == {"completed": 1, "aborted": 1}
 
 
-async def test_a_second_interruption_does_not_wait() -> None:
+async def test_a_second_interruption_does_not_wait(sink: LineWriter) -> None:
     """The person insists: the task ends cancelled, and its context managers unwind."""
     service = ScriptedService(obeys_cancel=False)
-    task = asyncio.create_task(run_batch(service, REQUEST, io.BytesIO(), SilentProgress()))
+    task = asyncio.create_task(run_batch(service, REQUEST, sink, SilentProgress()))
     await service.waiting.wait()
     service.waiting.clear()
     task.cancel()
@@ -115,12 +125,12 @@ async def test_a_second_interruption_does_not_wait() -> None:
 
 
 async def test_a_batch_that_does_not_end_after_its_cancellation_is_an_error(
-    monkeypatch: pytest.MonkeyPatch,
+    sink: LineWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait for cancelled trajectories has a deadline."""
     monkeypatch.setattr(run_module, "DRAIN_TIMEOUT_S", 0.01)
     service = ScriptedService(obeys_cancel=False)
-    task = asyncio.create_task(run_batch(service, REQUEST, io.BytesIO(), SilentProgress()))
+    task = asyncio.create_task(run_batch(service, REQUEST, sink, SilentProgress()))
     await service.waiting.wait()
     task.cancel()
     with pytest.raises(CommandFailed, match="had not ended"):

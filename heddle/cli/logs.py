@@ -1,0 +1,56 @@
+"""Logs of a command: on stderr for a server, in a file for a run. Never on stdout, which carries results."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import structlog
+
+from heddle.config import HeddleConfig
+from heddle.errors import ConfigError
+
+RUN_LOG = "coordinator.log"
+"""Under the data directory; ``heddle run`` writes there so that its progress bar stays whole."""
+
+
+def log_to_stderr(config: HeddleConfig) -> None:
+    """Log lines for people, from ``config.log_level`` up."""
+    _configure(sys.stderr, config, colors=sys.stderr.isatty())
+
+
+@contextmanager
+def log_to_file(config: HeddleConfig) -> Iterator[Path]:
+    """Append log lines to a file of the data directory while inside; yields its path."""
+    path = config.data_dir / RUN_LOG
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = path.open("a", encoding="utf-8", buffering=1)
+    except OSError as exc:
+        raise ConfigError(f"data_dir: {path} cannot be written: {exc.strerror}") from exc
+    with stream:
+        _configure(stream, config, colors=False)
+        try:
+            yield path
+        finally:
+            log_to_stderr(config)
+
+
+def _configure(stream: TextIO, config: HeddleConfig, *, colors: bool) -> None:
+    level = logging.getLevelNamesMapping()[config.log_level.upper()]
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.dev.ConsoleRenderer(colors=colors),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(file=stream),
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(stream=stream, level=max(level, logging.WARNING), force=True)
