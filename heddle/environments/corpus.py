@@ -32,8 +32,9 @@ class Corpus:
         self._index = bm25s.BM25(backend="numpy", auto_compile=False)
         self._index.index([_tokens(f"{d.title} {d.title} {d.text}") for d in documents], show_progress=False)
 
-    def __len__(self) -> int:
-        return len(self._documents)
+    @property
+    def documents(self) -> Sequence[Document]:
+        return self._documents
 
     def find(self, doc_id: str) -> Document | None:
         """The document of this id; case and surrounding space do not matter."""
