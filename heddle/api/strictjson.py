@@ -88,7 +88,7 @@ class _Place:
 
 def _inspect(root: object) -> None:
     """Walk the tree without recursion; raises for the first value that is not accepted."""
-    holder = _Place(None, "", 0)
+    holder = _Place(None, "", 1)
     pending: list[tuple[object, _Place]] = []
     _check(root, holder, (), pending)
     while pending:
