@@ -1,0 +1,234 @@
+"""Starts engine processes and stops them; the other side of ``server``'s contract."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import secrets
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+from pydantic import BaseModel, ValidationError
+
+from heddle.engines.embedded.adapter import EmbeddedEngine
+from heddle.engines.embedded.model import default_cache_dir
+from heddle.engines.embedded.streamable import streamable_copy
+from heddle.engines.uninterrupted import uninterrupted
+from heddle.errors import ConfigError, EngineUnavailable
+from heddle.types import WorkerSpec
+
+STOP_GRACE_S = 3.0
+"""From SIGTERM to SIGKILL; the server has nothing to save and ends at once."""
+_LOG_TAIL_BYTES = 4096
+_KEY_VARIABLE = "HEDDLE_ENGINE_KEY"
+
+_log = structlog.get_logger()
+
+
+class _Report(BaseModel):
+    """What a server says once it answers."""
+
+    url: str
+
+
+class EmbeddedWorker:
+    """A running engine process and the adapter that talks to it."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, engine: EmbeddedEngine, url: str, kv_tokens: int, log: Path
+    ) -> None:
+        self._process = process
+        self.engine = engine
+        self.url: str = url
+        self.pid: int = process.pid
+        self.kv_capacity_tokens: int = kv_tokens
+        self._log_path = log
+
+    async def wait(self) -> str:
+        """How the process ended: its exit code or signal, and the last line of its log."""
+        await self._process.wait()
+        return await _obituary(self._process, self._log_path)
+
+    async def stop(self) -> None:
+        """SIGTERM to the process group, then SIGKILL; returns when the process is reaped."""
+        await _end(self._process)
+        await self.engine.close()
+
+
+class EmbeddedLauncher:
+    """Launches llama.cpp servers on one model.
+
+    ``context_tokens`` is what each slot has for prompt and response. ``host_cache_mib`` bounds the memory
+    that one worker spends on prefixes of trajectories that are in their tools. Launch from the thread
+    that lives as long as the process: on Linux a server dies with the thread that forked it.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        *,
+        context_tokens: int,
+        ready_timeout_s: float,
+        cache_dir: Path | None = None,
+        host_cache_mib: int = 1024,
+    ) -> None:
+        self._model = model
+        self._context_tokens = context_tokens
+        self._ready_timeout_s = ready_timeout_s
+        self._cache_dir = cache_dir or default_cache_dir()
+        self._host_cache_mib = host_cache_mib
+        self._preparing = asyncio.Lock()
+
+    async def launch(self, spec: WorkerSpec, log_path: Path) -> EmbeddedWorker:
+        """Start a server; returns when it generates. See ``EngineLauncher.launch``."""
+        _check(spec)
+        async with self._preparing:  # one copy, not one per worker
+            weights = await asyncio.to_thread(streamable_copy, self._model, self._cache_dir)
+        key = secrets.token_urlsafe(24)
+        process = await self._spawn(spec, weights, log_path, key)
+        try:
+            async with asyncio.timeout(self._ready_timeout_s):
+                return await self._await_ready(process, spec, log_path, key)
+        except TimeoutError as exc:
+            await uninterrupted(_end(process))
+            raise EngineUnavailable(f"not ready within {self._ready_timeout_s:g} s") from exc
+        except BaseException:
+            await uninterrupted(_end(process))
+            raise
+
+    async def _spawn(
+        self, spec: WorkerSpec, weights: Path, log_path: Path, key: str
+    ) -> asyncio.subprocess.Process:
+        arguments = [
+            *("-P", "-m", "heddle.engines.embedded.server"),
+            *("--model", str(weights)),
+            *("--threads", str(spec.tp_degree)),
+            *("--slots", str(spec.slots)),
+            *("--slot-context", str(self._context_tokens)),
+            *("--cache-ram-mib", str(self._host_cache_mib)),
+            *("--parent-pid", str(os.getpid())),
+        ]
+        try:
+            log_fd = await asyncio.to_thread(_open_log, log_path, spec)
+            try:
+                return await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    *arguments,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=log_fd,
+                    env={**os.environ, _KEY_VARIABLE: key},
+                    start_new_session=True,
+                )
+            finally:
+                os.close(log_fd)
+        except OSError as exc:
+            raise EngineUnavailable(f"cannot start the engine process: {exc}") from exc
+
+    async def _await_ready(
+        self, process: asyncio.subprocess.Process, spec: WorkerSpec, log_path: Path, key: str
+    ) -> EmbeddedWorker:
+        assert process.stdout is not None
+        line = await process.stdout.readline()
+        try:
+            url = _Report.model_validate_json(line).url
+        except ValidationError as exc:
+            await _end(process)
+            raise EngineUnavailable(await _obituary(process, log_path)) from exc
+        engine = EmbeddedEngine(url, slots=spec.slots, api_key=key)
+        try:
+            slots = await engine.slots()
+            smallest = min(slot.n_ctx for slot in slots)
+            if smallest < self._context_tokens:
+                raise ConfigError(
+                    f"engine.context_tokens: the model allows {smallest}, not {self._context_tokens}"
+                )
+        except BaseException:
+            await uninterrupted(engine.close())
+            raise
+        return EmbeddedWorker(process, engine, url, sum(slot.n_ctx for slot in slots), log_path)
+
+
+def _check(spec: WorkerSpec) -> None:
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise ConfigError("the embedded engine needs xllamacpp: pip install 'heddle[embedded]'")
+    cores = usable_cores()
+    if not 1 <= spec.tp_degree <= cores:
+        raise ConfigError(f"worker {spec.worker_id}: {spec.tp_degree} threads on {cores} usable cores")
+    if spec.slots < 1:
+        raise ConfigError(f"worker {spec.worker_id}: at least one slot is needed")
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    else:
+        return os.cpu_count() or 1
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End the process's group and reap the process; idempotent and bounded."""
+    for send, grace_s in ((_terminate, STOP_GRACE_S), (_kill, None)):
+        if process.returncode is not None:
+            return
+        send(process.pid)
+        try:
+            async with asyncio.timeout(grace_s):
+                await process.wait()
+        except TimeoutError:
+            _log.warning("engine.stop_needs_force", pid=process.pid, after_s=grace_s)
+
+
+def _terminate(pid: int) -> None:
+    _signal_group(pid, signal.SIGTERM)
+
+
+def _kill(pid: int) -> None:
+    _signal_group(pid, signal.SIGKILL)
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        return  # it ended between the check and the signal
+
+
+def _open_log(path: Path, spec: WorkerSpec) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    header = f"--- {now} {spec.worker_id} starts: {spec.tp_degree} threads, {spec.slots} slots\n"
+    os.write(fd, header.encode())
+    return fd
+
+
+async def _obituary(process: asyncio.subprocess.Process, log_path: Path) -> str:
+    code = await process.wait()
+    how = f"exited with code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
+    last = await asyncio.to_thread(_last_line, log_path)
+    return f"the engine process {how}" + (f"; its last words: {last}" if last else "")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _last_line(path: Path) -> str:
+    """The last line of a log that is not a header; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _LOG_TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    said = [line.strip() for line in lines if line.strip()]
+    return "" if not said or said[-1].startswith("--- ") else said[-1]
