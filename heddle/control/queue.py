@@ -59,6 +59,11 @@ class WaitingQueue:
             self._heap = list(self._live.values())
             heapq.heapify(self._heap)
 
+    @property
+    def heap_length(self) -> int:
+        """Entries in memory, dead ones included; bounded by what waits."""
+        return len(self._heap)
+
     def ids(self) -> tuple[TrajectoryId, ...]:
         """Everything that waits, in the order in which it was pushed."""
         return tuple(self._live)

@@ -1,0 +1,308 @@
+"""Random histories of a data plane that crashes, drains, duplicates and delays.
+
+The machine plays the data plane: it knows which generations it was ordered to run, and holds the control
+plane to what it promised. At the end of each history everything open is driven to its end, and the
+recorded history must replay to the same bytes.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from heddle.control.build import PlaneSettings, build_plane
+from heddle.control.commands import Cancel, Command, Generate, StartWorker, StopWorker
+from heddle.control.events import (
+    BatchCancelled,
+    BatchSubmitted,
+    DispatchPaused,
+    DispatchResumed,
+    Event,
+    GenerationInterrupted,
+    LengthPredicted,
+    PoolRequested,
+    StepGenerated,
+    ToolsFinished,
+    ToolsStarted,
+    TrajectoryFinished,
+    TrajectorySpec,
+    WorkerAdded,
+    WorkerDrainRequested,
+    WorkerLost,
+    WorkerReady,
+    WorkerStopped,
+)
+from heddle.control.log import decode_entry, encode_entry
+from heddle.control.replay import replay
+from heddle.types import (
+    BatchId,
+    GroupId,
+    InterruptReason,
+    Prediction,
+    StopReason,
+    TrajectoryId,
+    WorkerId,
+    WorkerSpec,
+)
+
+SETTINGS = PlaneSettings(pool="1+1", slots=2)
+ANY = st.integers(min_value=0, max_value=1 << 16)
+"""An index into whatever there is to choose from, modulo its length."""
+
+TOKENS = st.integers(min_value=0, max_value=50)
+
+
+class DataPlane(RuleBasedStateMachine):
+    """What a data plane may say, in any order it might say it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plane = build_plane(SETTINGS)
+        self.now = 0.0
+        self.lines: list[bytes] = []
+        self.history: list[Event] = []
+        self.batches = 0
+        self.open: dict[TrajectoryId, int] = {}
+        """Open trajectories and the steps they have done."""
+        self.running: dict[TrajectoryId, tuple[WorkerId, int]] = {}
+        """Generations that were ordered and have not ended: where, and of which step."""
+        self.in_hand: set[TrajectoryId] = set()
+        """Between steps or in tools."""
+        self.ordered_to_end: set[TrajectoryId] = set()
+        self.slots: dict[WorkerId, int] = {}
+        """Of the workers that are up."""
+        self.known_workers: list[WorkerId] = []
+        self.stop_ordered: list[WorkerId] = []
+        self.paused = False
+
+    # ------------------------------------------------------------------------------------ plumbing
+
+    def send(self, event: Event) -> None:
+        """Tell the control plane, note what ends with this event, and obey."""
+        self.now += 0.25
+        self.history.append(event)
+        self.note(event)
+        commands = self.plane.handle(event, self.now)
+        self.lines.append(encode_entry(len(self.lines), self.now, event, commands, self.plane.last_ignored))
+        for command in commands:
+            self.obey(command)
+
+    def note(self, event: Event) -> None:
+        match event:
+            case StepGenerated(trajectory_id=name, worker_id=worker, step_index=step):
+                if self.running.get(name) == (worker, step):
+                    del self.running[name]
+                    self.in_hand.add(name)
+                    self.open[name] += 1
+            case GenerationInterrupted(trajectory_id=name, worker_id=worker, step_index=step):
+                if self.running.get(name) == (worker, step):
+                    del self.running[name]
+            case ToolsFinished(trajectory_id=name, step_index=step):
+                if name in self.in_hand and step == self.open[name] - 1:
+                    self.in_hand.discard(name)
+            case TrajectoryFinished(trajectory_id=name):
+                self.open.pop(name, None)
+                self.running.pop(name, None)
+                self.in_hand.discard(name)
+                self.ordered_to_end.discard(name)
+            case BatchSubmitted(trajectories=specs):
+                for spec in specs:
+                    self.open.setdefault(spec.trajectory_id, spec.steps_done)
+            case WorkerLost(worker_id=worker) | WorkerDrainRequested(worker_id=worker):
+                self.slots.pop(worker, None)
+            case WorkerStopped(worker_id=worker):
+                if worker in self.stop_ordered:
+                    self.stop_ordered.remove(worker)
+                    self.known_workers.remove(worker)
+            case WorkerReady(worker_id=worker, slots=slots):
+                up = {w.worker_id: w.phase for w in self.plane.worker_views()}
+                if up.get(worker) in ("starting", "down"):
+                    self.slots[worker] = slots
+            case DispatchPaused():
+                self.paused = True
+            case DispatchResumed():
+                self.paused = False
+            case _:
+                pass
+
+    def obey(self, command: Command) -> None:
+        match command:
+            case Generate(trajectory_id=name, worker_id=worker, step_index=step):
+                assert not self.paused
+                assert name in self.open
+                assert name not in self.running
+                assert name not in self.in_hand
+                assert name not in self.ordered_to_end
+                assert step == self.open[name]
+                assert worker in self.slots
+                self.running[name] = (worker, step)
+                load = sum(where == worker for where, _ in self.running.values())
+                assert load <= self.slots[worker]
+            case Cancel(trajectory_id=name):
+                assert name in self.open
+                assert name not in self.ordered_to_end
+                self.ordered_to_end.add(name)
+            case StartWorker(spec=spec):
+                assert spec.worker_id not in self.known_workers
+                self.known_workers.append(spec.worker_id)
+            case StopWorker(worker_id=worker):
+                assert worker in self.known_workers
+                assert worker not in self.stop_ordered
+                assert all(where != worker for where, _ in self.running.values())
+                self.stop_ordered.append(worker)
+
+    @invariant()
+    def state_is_consistent(self) -> None:
+        self.plane.state.check_invariants()
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        assert set(self.plane.state.trajectories) == set(self.open)
+
+    # --------------------------------------------------------------------------------------- rules
+
+    @initialize(pool_first=st.booleans())
+    def start(self, pool_first: bool) -> None:
+        if pool_first:
+            self.send(PoolRequested(2))
+
+    @rule(size=st.integers(min_value=1, max_value=6), steps_done=st.integers(min_value=0, max_value=2))
+    def submit(self, size: int, steps_done: int) -> None:
+        name = f"b{self.batches}"
+        self.batches += 1
+        specs = tuple(
+            TrajectorySpec(
+                TrajectoryId(f"{name}-t{i}"), GroupId(name), 10, 100, 10 + steps_done, steps_done, steps_done
+            )
+            for i in range(size)
+        )
+        self.send(BatchSubmitted(BatchId(name), specs))
+
+    @precondition(lambda self: self.running)
+    @rule(which=ANY, output=TOKENS)
+    def step(self, which: int, output: int) -> None:
+        name = list(self.running)[which % len(self.running)]
+        worker, step = self.running[name]
+        self.send(StepGenerated(name, worker, step, 10, 0, output, output % 3))
+
+    @precondition(lambda self: self.running)
+    @rule(which=ANY, output=TOKENS, reason=st.sampled_from(InterruptReason))
+    def interrupt(self, which: int, output: int, reason: InterruptReason) -> None:
+        name = list(self.running)[which % len(self.running)]
+        worker, step = self.running[name]
+        self.send(GenerationInterrupted(name, worker, step, output, reason))
+
+    @precondition(lambda self: self.in_hand)
+    @rule(which=ANY)
+    def tools_start(self, which: int) -> None:
+        name = sorted(self.in_hand)[which % len(self.in_hand)]
+        self.send(ToolsStarted(name, self.open[name] - 1, ("python",)))
+
+    @precondition(lambda self: self.in_hand)
+    @rule(which=ANY, appended=TOKENS)
+    def tools_finish(self, which: int, appended: int) -> None:
+        name = sorted(self.in_hand)[which % len(self.in_hand)]
+        self.send(ToolsFinished(name, self.open[name] - 1, appended))
+
+    @precondition(lambda self: self.open)
+    @rule(which=ANY, reason=st.sampled_from(StopReason))
+    def finish(self, which: int, reason: StopReason) -> None:
+        self.send(TrajectoryFinished(list(self.open)[which % len(self.open)], reason))
+
+    @precondition(lambda self: self.open)
+    @rule(which=ANY, tokens=st.floats(min_value=0, max_value=1e6), after=st.integers(0, 3))
+    def predict(self, which: int, tokens: float, after: int) -> None:
+        name = list(self.open)[which % len(self.open)]
+        self.send(LengthPredicted(name, Prediction(tokens, tokens, tokens, after, "outside")))
+
+    @rule(which=ANY)
+    def cancel(self, which: int) -> None:
+        self.send(BatchCancelled(BatchId(f"b{which % (self.batches + 1)}"), StopReason.CANCELLED))
+
+    @precondition(lambda self: self.known_workers)
+    @rule(which=ANY, slots=st.integers(min_value=0, max_value=4))
+    def worker_ready(self, which: int, slots: int) -> None:
+        self.bring_up(self.known_workers[which % len(self.known_workers)], slots)
+
+    def bring_up(self, worker: WorkerId, slots: int) -> None:
+        """A worker that comes back has no room for less than what it still owes interruptions for."""
+        owed = sum(where == worker for where, _ in self.running.values())
+        self.send(WorkerReady(worker, max(slots, owed), 4096))
+
+    @precondition(lambda self: self.known_workers)
+    @rule(which=ANY, will_restart=st.booleans())
+    def worker_lost(self, which: int, will_restart: bool) -> None:
+        worker = self.known_workers[which % len(self.known_workers)]
+        self.send(WorkerLost(worker, "killed", will_restart))
+
+    @precondition(lambda self: self.known_workers)
+    @rule(which=ANY)
+    def drain(self, which: int) -> None:
+        self.send(WorkerDrainRequested(self.known_workers[which % len(self.known_workers)]))
+
+    @precondition(lambda self: self.stop_ordered)
+    @rule()
+    def worker_stopped(self) -> None:
+        self.send(WorkerStopped(self.stop_ordered[0]))
+
+    @precondition(lambda self: len(self.known_workers) < 5)
+    @rule(slots=st.integers(min_value=1, max_value=4))
+    def add_worker(self, slots: int) -> None:
+        self.send(WorkerAdded(WorkerSpec(self.plane.unused_worker_id(), 1, slots)))
+
+    @rule(pause=st.booleans())
+    def pause_or_resume(self, pause: bool) -> None:
+        self.send(DispatchPaused() if pause else DispatchResumed())
+
+    @precondition(lambda self: self.history)
+    @rule(which=ANY)
+    def say_again(self, which: int) -> None:
+        """Something that was said before, late or twice; it may even be true again."""
+        event = self.history[which % len(self.history)]
+        if isinstance(event, BatchSubmitted | WorkerReady | WorkerAdded | PoolRequested):
+            return  # re-submitted by the rules above where that is legal
+        self.send(event)
+
+    # ----------------------------------------------------------------------------------------- end
+
+    def teardown(self) -> None:
+        self.drive_to_the_end()
+        self.replays_to_the_same_bytes()
+
+    def drive_to_the_end(self) -> None:
+        """Whatever happened, one healthy worker and a few steps are enough for everything open."""
+        self.send(DispatchResumed())
+        fresh = self.plane.unused_worker_id()
+        self.send(WorkerAdded(WorkerSpec(fresh, 1, 2)))
+        self.send(WorkerReady(fresh, 2, None))
+        while self.open:
+            before = len(self.open)
+            for name in [*self.ordered_to_end]:
+                self.send(TrajectoryFinished(name, StopReason.CANCELLED))
+            for name in sorted(self.in_hand):
+                self.send(ToolsFinished(name, self.open[name] - 1, 1))
+            for name, (worker, step) in list(self.running.items()):
+                if worker in self.slots:
+                    self.send(StepGenerated(name, worker, step, 10, 0, 5))
+                    self.send(TrajectoryFinished(name, StopReason.COMPLETED))
+                else:
+                    self.send(GenerationInterrupted(name, worker, step, 1, InterruptReason.WORKER_LOST))
+            self.state_is_consistent()
+            assert len(self.open) < before or self.running
+        state = self.plane.state
+        assert (len(state.trajectories), len(state.batches), len(state.unplaced)) == (0, 0, 0)
+        assert [(w.running, w.resident, w.waiting) for w in self.plane.worker_views() if w.resident] == []
+        assert all(worker.running == 0 for worker in self.plane.worker_views())
+
+    def replays_to_the_same_bytes(self) -> None:
+        entries = [decode_entry(line) for line in self.lines]
+        again = [encode_entry(e.seq, e.now, e.event, e.commands, e.ignored) for e in entries]
+        assert again == self.lines
+        report = replay(SETTINGS, entries, check_every=0)
+        assert report.difference is None
+        assert report.events == len(self.lines)
+
+
+DataPlane.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+test_random_histories = DataPlane.TestCase
