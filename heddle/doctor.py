@@ -27,6 +27,7 @@ import psutil
 from heddle.config import HeddleConfig
 from heddle.engines.embedded.model import PACKAGED_MODELS, find_model
 from heddle.errors import ConfigError
+from heddle.tools.sandbox import detect_isolation
 
 GIB = 1024**3
 
@@ -67,17 +68,19 @@ class ModelFinding:
     """Where it lies; None where it is not here yet."""
     problem: str | None
     """Why what lies there cannot be used; None where it can."""
+    can_be_brought: bool = False
+    """Whether Heddle brings it by itself at the first run."""
 
 
 @dataclass(frozen=True, slots=True)
 class IsolationFinding:
-    """The sandbox's isolation in force; ``problem`` where the configured one is not to be had."""
+    """The sandbox's isolation in force, as a sentence."""
 
-    name: str
     detail: str
-    strong: bool
-    """Whether generated code is kept from the network and from other files."""
+    complete: bool
+    """Whether generated code is kept from the network, files and processes of this machine."""
     problem: str | None = None
+    """Why there is none: the configured mode is not to be had here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +200,19 @@ def _model(findings: Findings) -> Check:
     model = findings.model
     if findings.engine_kind != "embedded":
         return Check("model", CheckStatus.OK, f"none needed by the {findings.engine_kind} engine")
+    if model.path is None and model.can_be_brought:
+        return Check(
+            "model",
+            CheckStatus.WARN,
+            f"{model.name} is not here; the first run brings it, which needs the network",
+            "heddle model",
+        )
     if model.path is None:
-        return Check("model", CheckStatus.FAIL, f"{model.name} is not here", "heddle model")
+        return Check("model", CheckStatus.FAIL, f"{model.name} is no GGUF file", "set engine.model")
     if model.problem is not None:
-        return Check("model", CheckStatus.FAIL, f"{model.path}: {model.problem}", "heddle model")
+        return Check(
+            "model", CheckStatus.FAIL, f"{model.path}: {model.problem}", f"rm {model.path} && heddle model"
+        )
     return Check("model", CheckStatus.OK, f"{model.name} in {model.path}")
 
 
@@ -208,10 +220,9 @@ def _isolation(findings: Findings) -> Check:
     isolation = findings.isolation
     if isolation.problem is not None:
         return Check("sandbox", CheckStatus.FAIL, isolation.problem, "set tools.isolation to auto")
-    finding = f"{isolation.name}: {isolation.detail}"
-    if not isolation.strong:
-        return Check("sandbox", CheckStatus.WARN, finding, "apt-get install bubblewrap")
-    return Check("sandbox", CheckStatus.OK, finding)
+    if not isolation.complete:
+        return Check("sandbox", CheckStatus.WARN, isolation.detail, "apt-get install bubblewrap")
+    return Check("sandbox", CheckStatus.OK, isolation.detail)
 
 
 def _address(findings: Findings) -> Check:
@@ -265,7 +276,7 @@ def examine(config: HeddleConfig) -> Findings:
         engine_kind=config.engine.kind,
         engine_version=_package_version("xllamacpp"),
         model=_find_model(config.engine.model),
-        isolation=_find_isolation(config),
+        isolation=_find_isolation(config.tools.isolation),
         address=f"{config.server.host}:{config.server.port}",
         address_problem=_bind_problem(config.server.host, config.server.port),
         sqlite_version=sqlite3.sqlite_version,
@@ -293,10 +304,18 @@ def _find_model(name: str) -> ModelFinding:
     path = find_model(name)
     packaged = PACKAGED_MODELS.get(name)
     if path is None or packaged is None:
-        return ModelFinding(name, path, None)
+        return ModelFinding(name, path, None, can_be_brought=packaged is not None)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return ModelFinding(name, path, None if digest == packaged.sha256 else f"wrong sum (sha256 {digest})")
+
+
+def _find_isolation(requested: str) -> IsolationFinding:
+    try:
+        isolation = detect_isolation(requested)
+    except ConfigError as exc:
+        return IsolationFinding(detail="", complete=False, problem=str(exc))
+    return IsolationFinding(isolation.detail, isolation.complete)
 
 
 def _nvidia_gpus() -> tuple[str, ...]:

@@ -8,19 +8,27 @@ from heddle.cli.logs import log_to_stderr
 from heddle.cli.output import ExitCode, Output
 from heddle.cli.signals import interrupts, run_interruptible
 from heddle.config import HeddleConfig
+from heddle.tools.sandbox import Isolation, detect_isolation
+from heddle.types import Json
 
 
 def serve(config: HeddleConfig, output: Output) -> int:
     """Serve until SIGINT or SIGTERM and return the exit code; a second signal does not wait."""
     log_to_stderr(config)
-    return run_interruptible(_serve(config, output))
+    isolation = detect_isolation(config.tools.isolation)
+    if not isolation.complete:
+        output.note(isolation.detail)
+    return run_interruptible(_serve(config, isolation, output))
 
 
-async def _serve(config: HeddleConfig, output: Output) -> int:
+async def _serve(config: HeddleConfig, isolation: Isolation, output: Output) -> int:
     from heddle import app  # imported late: it loads every adapter
 
     def announce(url: str) -> None:
-        _announce(url, config, output)
+        if output.json:
+            output.line(_started(url, config, isolation))
+        else:
+            output.text(_started_text(url, config, isolation))
 
     stop = asyncio.Event()
     with interrupts(stop):
@@ -32,24 +40,21 @@ async def _serve(config: HeddleConfig, output: Output) -> int:
     return ExitCode.OK
 
 
-def _announce(url: str, config: HeddleConfig, output: Output) -> None:
-    from heddle.tools.sandbox import detect_isolation
+def _started(url: str, config: HeddleConfig, isolation: Isolation) -> dict[str, Json]:
+    return {
+        "event": "started",
+        "url": url,
+        "isolation": isolation.mode,
+        "isolation_complete": isolation.complete,
+        "engine": config.engine.kind,
+        "pool": config.engine.pool,
+        "slots": config.engine.slots,
+    }
 
-    isolation = detect_isolation(config.tools.isolation)
+
+def _started_text(url: str, config: HeddleConfig, isolation: Isolation) -> str:
     engine = config.engine
-    if output.json:
-        output.line(
-            {
-                "event": "started",
-                "url": url,
-                "isolation": isolation.name,
-                "engine": engine.kind,
-                "pool": engine.pool,
-                "slots": engine.slots,
-            }
-        )
-        return
-    output.text(
-        f"Heddle serves {url}   workers: {engine.kind}, pool {engine.pool}, {engine.slots} slots each   "
-        f"sandbox: {isolation.name}   (ctrl-C stops)"
+    return (
+        f"Heddle serves {url} | workers: {engine.kind}, pool {engine.pool}, {engine.slots} slots each | "
+        f"sandbox: {isolation.mode} | ctrl-C stops"
     )
