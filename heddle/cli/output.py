@@ -18,6 +18,9 @@ from rich.console import Console, RenderableType
 
 from heddle.errors import ConfigError, HeddleError, InvalidRequest
 
+PIPE_WIDTH = 120
+"""Columns of a table where stdout is a file or a pipe, which has no width of its own."""
+
 
 class ExitCode(IntEnum):
     """How a command ended."""
@@ -49,8 +52,11 @@ class Output:
 
     def text(self, renderable: RenderableType) -> None:
         """Text for people, on stdout."""
-        # soft_wrap keeps paths and URLs whole when stdout is a pipe of no known width
-        Console(soft_wrap=isinstance(renderable, str), highlight=False, markup=False).print(renderable)
+        width = None if sys.stdout.isatty() else PIPE_WIDTH
+        # soft_wrap keeps paths and URLs whole where a line is longer than the screen
+        Console(soft_wrap=isinstance(renderable, str), width=width, highlight=False, markup=False).print(
+            renderable
+        )
 
     def note(self, text: str) -> None:
         """A remark on stderr, in either mode."""

@@ -1,0 +1,243 @@
+"""The programs as a newcomer starts them, on the fake engine: run, interrupt, serve, ask, stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import psutil
+import pytest
+
+from heddle.export.files import read_trajectories
+from heddle.types import StopReason, TrajectoryStatus
+from readme_parts import SERVER, Curl, code_blocks, curls
+
+HEDDLE = (sys.executable, "-m", "heddle")
+FAKE = ("--set", "engine.kind=fake", "--set", "engine.pool=1+1")
+DEADLINE_S = 60.0
+"""For whatever a test waits for; a loaded machine takes a few seconds."""
+TASK = '{"environment": "math", "task": {"question": "What is 6 times 7?", "answer": 42}}\n'
+ENDLESS = ("--max-steps", "10000", "--max-tokens", "10000000", "--max-tool-calls", "100000")
+
+
+def run_heddle(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    command = [*HEDDLE, *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+def wait_for_line(stream: Any, wanted: str) -> str:
+    """The first line that holds ``wanted``; the test's own timeout is the deadline."""
+    for line in stream:
+        if wanted in line:
+            return str(line)
+    raise AssertionError(f"the program ended without saying {wanted!r}")
+
+
+def wait_until_gone(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those of ``processes`` that are still there at the deadline."""
+    return psutil.wait_procs(processes, timeout=DEADLINE_S)[1]
+
+
+def test_run_writes_every_trajectory_and_nothing_but_json(tmp_path: Path) -> None:
+    """Two prompts, three samples: six records, a summary that counts them, progress on stderr."""
+    out = tmp_path / "out.jsonl"
+    options = ("--out", out, "--samples", "3", "--max-steps", "3", "--data-dir", tmp_path / "data", "--json")
+    result = run_heddle("run", "-", *options, *FAKE, stdin=TASK * 2)
+    assert (result.returncode, result.stderr != "") == (0, True), result.stderr
+    summary = orjson.loads(result.stdout)
+    records = list(read_trajectories(out))
+    assert (summary["trajectories"], len(records)) == (6, 6)
+    assert summary["sampled_tokens"] == sum(record.sampled_tokens for record in records)
+    assert summary["by_status"] == Counter(record.status.value for record in records)
+    assert summary["files"] == {"trajectories": str(out), "data_dir": str(tmp_path / "data")}
+
+
+def test_the_event_log_of_a_run_replays_equal(tmp_path: Path) -> None:
+    """What the coordinator decided can be decided again."""
+    data = tmp_path / "data"
+    options = ("--out", tmp_path / "out.jsonl", "--samples", "4", "--max-steps", "2", "--data-dir", data)
+    assert run_heddle("run", "-", *options, *FAKE, stdin=TASK).returncode == 0
+    (log,) = (data / "events").glob("*.jsonl")
+    result = run_heddle("replay", log, "--json")
+    assert (result.returncode, orjson.loads(result.stdout)["equal"]) == (0, True)
+
+
+def test_a_wrong_task_is_told_by_its_line(tmp_path: Path) -> None:
+    """The environment's own complaint, at the line of the file that caused it."""
+    out = tmp_path / "out.jsonl"
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text(TASK + '\n{"environment": "math", "task": {"question": 3}}\n')
+    result = run_heddle("run", tasks, "--out", out, "--data-dir", tmp_path / "data", *FAKE)
+    assert result.returncode == 2
+    assert f"{tasks}:3: task.question" in result.stderr
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_what_it_has_and_leaves_nothing_running(
+    tmp_path: Path, signal_number: signal.Signals
+) -> None:
+    """Every trajectory has a record, the open ones as cancelled; exit code 1; no process is left."""
+    out = tmp_path / "out.jsonl"
+    options = ["--out", str(out), "--samples", "8", "--data-dir", str(tmp_path / "data"), *ENDLESS, *FAKE]
+    process = subprocess.Popen(
+        [*HEDDLE, "run", "-", *options, "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(TASK)
+    process.stdin.close()
+    wait_for_line(process.stderr, "trajectories finished")
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal_number)
+    assert process.stdout is not None
+    summary = orjson.loads(process.stdout.read())
+    assert process.wait(DEADLINE_S) == 1
+    assert summary["cancelled"]
+    records = list(read_trajectories(out))
+    assert len({record.trajectory_id for record in records}) == len(records) == 8
+    assert any(record.stop_reason is StopReason.CANCELLED for record in records)
+    assert wait_until_gone(children) == []
+    assert process.stderr is not None
+    process.stderr.close()
+    process.stdout.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server of its own process."""
+
+    url: str
+    process: subprocess.Popen[str]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Running]:
+    """A server on the fake engine and a free port; stopped gracefully at the end."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEDDLE_")}
+    process = subprocess.Popen(
+        [*HEDDLE, "serve", "--port", "0", "--data-dir", str(tmp_path / "data"), "--json", *FAKE],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            started = orjson.loads(process.stdout.readline())
+            wait_until_ready(started["url"])
+            yield Running(started["url"], process)
+        finally:
+            process.terminate()
+            process.wait(DEADLINE_S)
+
+
+def wait_until_ready(url: str) -> None:
+    """Until a worker can generate."""
+    deadline = time.monotonic() + DEADLINE_S
+    while httpx.get(f"{url}/readyz").status_code != 200:
+        assert time.monotonic() < deadline, "no worker became ready"
+        time.sleep(0.05)
+
+
+def send(server: Running, curl: Curl) -> httpx.Response:
+    """What curl would send; of an event stream only its head."""
+    content = curl.body.encode() if curl.body is not None else None
+    with httpx.stream(
+        curl.method, server.url + curl.path, headers=curl.headers, content=content, timeout=DEADLINE_S
+    ) as response:
+        if "event-stream" not in response.headers["Content-Type"]:
+            response.read()
+    return response
+
+
+def test_the_requests_of_the_readme_work_in_their_order(server: Running) -> None:
+    """Submit, look, long poll, NDJSON, events, explain, cancel: as a newcomer types them."""
+    submit, look, poll, lines, events, explain, cancel = [send(server, curl) for curl in curls()]
+    assert submit.status_code == 201
+    assert (look.json()["batch_id"], look.json()["total"]) == ("first", 8)
+    page = poll.json()
+    assert len(page["trajectories"]) >= 1
+    assert {record["batch_id"] for record in page["trajectories"]} == {"first"}
+    records = [orjson.loads(line) for line in lines.content.splitlines()]
+    assert {record["trajectory_id"] for record in page["trajectories"]} <= {
+        record["trajectory_id"] for record in records
+    }
+    assert (events.status_code, explain.status_code, cancel.status_code) == (200, 200, 200)
+    assert explain.json()["trajectory_id"] == "first-g0-t0"
+
+
+def test_the_python_snippet_of_the_readme_works(server: Running) -> None:
+    """It prints one line for each of its four trajectories."""
+    (snippet,) = code_blocks("python")
+    program = snippet.replace(SERVER, server.url)
+    assert server.url in program
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE_S, check=True
+    )
+    assert len(printed.stdout.splitlines()) == 4
+
+
+def test_the_commands_of_a_client_work(server: Running, tmp_path: Path) -> None:
+    """Submit, follow to the end, look, and cancel what is over already."""
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text(TASK)
+    url = ("--url", server.url)
+    submitted = run_heddle(
+        "submit", tasks, "--samples", "2", "--batch-id", "mine", "--max-steps", "2", *url, "--json"
+    )
+    assert orjson.loads(submitted.stdout)["total"] == 2
+    watched = [orjson.loads(line) for line in run_heddle("watch", "mine", *url, "--json").stdout.splitlines()]
+    assert watched[-1]["name"] == "status"
+    assert watched[-1]["data"]["finished"] == 2
+    assert [
+        batch["batch_id"] for batch in orjson.loads(run_heddle("status", *url, "--json").stdout)["batches"]
+    ] == ["mine"]
+    assert "2/2" in run_heddle("status", "mine", *url).stdout
+    assert "w" in run_heddle("status", *url).stdout
+    assert run_heddle("cancel", "mine", *url).returncode == 0
+    assert run_heddle("cancel", "absent", *url).returncode == 1
+
+
+def test_cancel_ends_a_running_batch(server: Running, tmp_path: Path) -> None:
+    """All of its trajectories end, and the server goes on."""
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text(TASK)
+    url = ("--url", server.url)
+    assert run_heddle("submit", tasks, "--batch-id", "long", *ENDLESS, *url).returncode == 0
+    assert run_heddle("cancel", "long", *url).returncode == 0
+    last = run_heddle("watch", "long", *url, "--json").stdout.splitlines()[-1]
+    assert orjson.loads(last)["data"]["by_status"] == {TrajectoryStatus.ABORTED.value: 1}
+
+
+def test_the_server_stops_gracefully(server: Running) -> None:
+    """SIGTERM: exit code 0, a last word, and nothing left of it."""
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    server.process.terminate()
+    assert server.process.wait(DEADLINE_S) == 0
+    assert server.process.stdout is not None
+    assert orjson.loads(server.process.stdout.read()) == {"event": "stopped"}
+    assert wait_until_gone(children) == []
+
+
+def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """Exit code 1 after a few seconds, and a sentence."""
+    result = run_heddle("status", "--url", "http://127.0.0.1:9", "--json")
+    assert result.returncode == 1
+    assert "does not answer" in orjson.loads(result.stdout)["error"]["message"]
+    assert run_heddle("status", "--url", "nowhere").returncode == 2
