@@ -41,7 +41,7 @@ class FinishedRun:
 async def finish(services: LoopServices, run: FinishedRun, *, reward_deadline_s: float) -> StopReason:
     """Judge, record and commit. Returns the final stop reason. Raises ``StoreError``."""
     ending, reward = await _judge(services, run, reward_deadline_s)
-    trajectory = _gated(_record(run, ending, reward))
+    trajectory = _gated(_record(run, ending, reward), greedy=run.order.sampling.temperature == 0.0)
     await services.journal.commit(trajectory)
     services.observer.trajectory_finished(trajectory)
     return trajectory.stop_reason
@@ -107,8 +107,8 @@ def _failure(ending: Ending) -> Failure | None:
     return Failure(kind, ending.stage, ending.detail)
 
 
-def _gated(trajectory: Trajectory) -> Trajectory:
-    violations = check(trajectory)
+def _gated(trajectory: Trajectory, *, greedy: bool) -> Trajectory:
+    violations = check(trajectory, greedy=greedy)
     if not violations:
         return trajectory
     findings = "; ".join(f"{v.gate}: {v.message}" for v in violations)

@@ -205,7 +205,7 @@ class StepGeneration:
         """An engine can die between a step's last token and its farewell; then nothing is missing."""
         if self._constrained or not self.token_ids:
             return False
-        if self.token_ids[-1] == self._services.tokenizer.end_of_turn_id:
+        if self.token_ids[-1] in self._services.tokenizer.end_ids:
             self._finish = FinishReason.STOP
             return True
         if len(self.token_ids) >= self._max_new_tokens:

@@ -234,8 +234,9 @@ class TrajectoryRun:
             raise TrajectoryEnded(Ending(reason))
 
     async def _observe(self, step: StepRecord, outcome: StepOutcome) -> None:
-        closed = step.finish_reason is FinishReason.STOP
-        ids = self._services.tokenizer.render_observation(outcome.messages, turn_closed=closed)
+        tokenizer = self._services.tokenizer
+        closed = self._buffer.last_id == tokenizer.end_of_turn_id
+        ids = tokenizer.render_observation(outcome.messages, turn_closed=closed)
         if len(self._buffer) + len(ids) + self._room_for_one() > self._services.engine.context_tokens:
             raise TrajectoryEnded(Ending(StopReason.CONTEXT_OVERFLOW))
         self._buffer.append_given(ids, step.weight_version)
@@ -279,9 +280,9 @@ class TrajectoryRun:
     # ------------------------------------------------------------------------------------- helpers
 
     def _decode_turn(self, token_ids: Sequence[int]) -> str:
-        """Forced prefix and sampled text, without the end-of-turn token."""
+        """Forced prefix and sampled text, without the token that ended it."""
         ids = [*self.order.prompt.forced_ids, *token_ids]
-        if ids and ids[-1] == self._services.tokenizer.end_of_turn_id:
+        if ids and ids[-1] in self._services.tokenizer.end_ids:
             ids.pop()
         return self._services.tokenizer.decode(ids)
 

@@ -125,6 +125,11 @@ class Tokenizer(Protocol):
         """The id that a model samples to end its turn."""
         ...
 
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Every id at which an engine ends a generation; ``end_of_turn_id`` is one of them."""
+        ...
+
     def encode(self, text: str) -> list[int]:
         """Tokenise; special tokens in the text become their single ids, nothing is added."""
         ...

@@ -46,6 +46,11 @@ class TokenBuffer:
         self._logprobs.extend([0.0] * len(ids))
         self._versions.extend([weight_version] * len(ids))
 
+    @property
+    def last_id(self) -> int:
+        """Of the whole context, which is never empty."""
+        return self._response[-1] if self._response else self.prompt_ids[-1]
+
     def context(self, *tails: Sequence[int]) -> list[int]:
         """What to send an engine: the whole context, and ``tails`` that are not yet part of it."""
         ids = [*self.prompt_ids, *self._response]

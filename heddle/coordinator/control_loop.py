@@ -17,7 +17,9 @@ from heddle.agent.loop import TrajectoryRun
 from heddle.agent.ports import Engine
 from heddle.control.commands import Cancel, Command, Generate, StartWorker, StopWorker
 from heddle.control.events import Event
+from heddle.control.log import encode_entry
 from heddle.control.plane import ControlPlane
+from heddle.control.state import IgnoreReason
 from heddle.types import TrajectoryId, WorkerId, WorkerSpec
 
 
@@ -34,9 +36,9 @@ class WorkerActions(Protocol):
 
 
 class DecisionLog(Protocol):
-    """Remembers every event with the commands that it caused."""
+    """Remembers lines, without blocking."""
 
-    def append(self, now: float, event: Event, commands: list[Command]) -> None: ...
+    def append(self, line: bytes) -> None: ...
 
 
 @dataclass(slots=True)
@@ -49,10 +51,18 @@ class _Mailbox:
 class ControlLoop:
     """Implements ``ControlLink`` for every trajectory."""
 
-    def __init__(self, plane: ControlPlane, log: DecisionLog, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        log: DecisionLog,
+        now: Callable[[], float],
+        on_ignored: Callable[[IgnoreReason], None],
+    ) -> None:
         self.plane = plane
         self._log = log
         self._now = now
+        self._on_ignored = on_ignored
+        self._sequence = 0
         self._mailboxes: dict[TrajectoryId, _Mailbox] = {}
         self._workers: WorkerActions | None = None
 
@@ -71,7 +81,11 @@ class ControlLoop:
     def post(self, event: Event) -> None:
         now = self._now()
         commands = self.plane.handle(event, now)
-        self._log.append(now, event, commands)
+        ignored = self.plane.last_ignored
+        self._log.append(encode_entry(self._sequence, now, event, commands, ignored))
+        self._sequence += 1
+        if ignored is not None:
+            self._on_ignored(ignored)
         for command in commands:
             self._deliver(command)
 

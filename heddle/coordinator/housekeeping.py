@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 
 import structlog
 
 from heddle.control.plane import ControlPlane
-from heddle.coordinator.pool import WorkerPool
 from heddle.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -21,23 +19,17 @@ TICKS_PER_CHECK = 10
 """Invariants are checked this seldom: a check visits every trajectory."""
 
 
-async def keep_house(
-    plane: ControlPlane, pool: WorkerPool, metrics: Metrics, now: Callable[[], float]
-) -> None:
+async def keep_house(plane: ControlPlane, metrics: Metrics, now: Callable[[], float]) -> None:
     """Runs until cancelled. Raises ``InvariantViolation``: a wrong state must not go on deciding."""
     tick = 0
     while True:
         due = now() + TICK_S
         await asyncio.sleep(TICK_S)
-        metrics.loop_lag(max(0.0, now() - due))
+        metrics.event_loop_lag(max(0.0, now() - due))
         for view in plane.worker_views():
-            process = pool.process(view.worker_id)
-            metrics.worker(view, restarts=process.restarts if process else 0)
+            metrics.worker_load(
+                view.worker_id, running=view.running, waiting=view.waiting, resident=view.resident
+            )
         tick += 1
         if tick % TICKS_PER_CHECK == 0:
-            plane.check_invariants()
-
-
-def worker_log_dir(data_dir: Path) -> Path:
-    """Where each worker keeps its log."""
-    return data_dir / "logs"
+            plane.state.check_invariants()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from heddle.coordinator.broadcast import Broadcaster
 from heddle.metrics import Metrics
 from heddle.records import StepRecord, Trajectory
+from heddle.tools.manager import ToolObservation
 
 
 class RunWatcher:
@@ -14,11 +15,21 @@ class RunWatcher:
         self._metrics = metrics
         self._broadcaster = broadcaster
 
+    def tool_finished(self, call: ToolObservation) -> None:
+        """For the Tool Manager's hook."""
+        self._metrics.tool_finished(call.name, call.outcome, run_s=call.run_s, queue_s=call.queue_s)
+
     def step_finished(self, step: StepRecord) -> None:
-        self._metrics.step_finished(step)
+        self._metrics.step_finished(
+            sampled_tokens=step.output_tokens,
+            prompt_tokens=step.prompt_tokens,
+            cached_tokens=step.cached_tokens,
+            generate_s=step.prefill_s + step.decode_s,
+        )
+        self._metrics.queue_wait(step.queue_s)
 
     def trajectory_finished(self, trajectory: Trajectory) -> None:
-        self._metrics.trajectory_finished(trajectory)
+        self._metrics.trajectory_finished(trajectory.status)
         self._broadcaster.publish(
             "trajectory.finished",
             {

@@ -8,15 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import structlog
-
 from heddle.agent.ports import Engine
 from heddle.control.events import Event, WorkerLost, WorkerReady, WorkerStopped
 from heddle.coordinator.broadcast import Broadcaster
 from heddle.engines.supervisor import EngineLauncher, RunningWorker, SupervisedWorker
+from heddle.metrics import Metrics
 from heddle.types import Json, WorkerId, WorkerSpec
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +49,7 @@ class WorkerPool:
         max_restarts: int,
         post: Callable[[Event], None],
         broadcaster: Broadcaster,
+        metrics: Metrics,
         tasks: asyncio.TaskGroup,
         rng: random.Random,
     ) -> None:
@@ -60,6 +58,7 @@ class WorkerPool:
         self._max_restarts = max_restarts
         self._post = post
         self._broadcaster = broadcaster
+        self._metrics = metrics
         self._tasks = tasks
         self._rng = rng
         self._members: dict[WorkerId, _Member] = {}
@@ -91,19 +90,19 @@ class WorkerPool:
     # --------------------------------------------------------------------------- WorkerListener
 
     def worker_ready(self, spec: WorkerSpec, worker: RunningWorker) -> None:
-        self._members[spec.worker_id].running = worker
-        log.info("worker ready", worker=spec.worker_id, tp_degree=spec.tp_degree, pid=worker.pid)
+        member = self._members[spec.worker_id]
+        member.running = worker
+        if member.worker.restarts:
+            self._metrics.worker_restarted(spec.worker_id)
         self._post(WorkerReady(spec.worker_id, spec.slots, worker.kv_capacity_tokens))
         self._publish("worker.ready", spec.worker_id, tp_degree=spec.tp_degree, slots=spec.slots)
 
     def worker_lost(self, worker_id: WorkerId, reason: str, will_restart: bool) -> None:
-        log.warning("worker lost", worker=worker_id, reason=reason, will_restart=will_restart)
         self._post(WorkerLost(worker_id, reason, will_restart))
         self._members[worker_id].running = None
         self._publish("worker.lost", worker_id, reason=reason, will_restart=will_restart)
 
     def worker_stopped(self, worker_id: WorkerId) -> None:
-        log.info("worker stopped", worker=worker_id)
         self._post(WorkerStopped(worker_id))
         self._members.pop(worker_id, None)
         self._publish("worker.stopped", worker_id)
@@ -126,11 +125,6 @@ class WorkerPool:
     def restarts(self) -> int:
         """Over all workers."""
         return sum(member.worker.restarts for member in self._members.values())
-
-    def next_worker_id(self) -> WorkerId:
-        """An id that no worker of this pool has."""
-        taken = set(self._members)
-        return next(w for i in range(len(taken) + 1) if (w := WorkerId(f"w{i}")) not in taken)
 
     async def close(self) -> None:
         """Stop every worker, all at once; each supervisor bounds its own stop."""

@@ -104,7 +104,8 @@ class Coordinator:
             await batch.changed.wait(left)
         if records:
             cursor = records[-1].sequence
-        return TrajectoryPage([r.record for r in records], str(cursor), finished=cursor >= stored.total)
+        over = cursor >= stored.total and stored.batch_id not in self._runner.open
+        return TrajectoryPage([r.record for r in records], str(cursor), finished=over)
 
     async def trajectory(self, trajectory_id: str) -> bytes:
         record = await self._store.trajectory(TrajectoryId(trajectory_id))
@@ -117,9 +118,10 @@ class Coordinator:
         if await self._store.trajectory(TrajectoryId(trajectory_id)) is not None:
             return Explanation(trajectory_id, "finished", None, 0.0, "finished; its record is stored", None)
         self._require_open(trajectory_id)
-        found = self._control.plane.explain(TrajectoryId(trajectory_id), self._services.now())
-        if found is None:
-            return Explanation(trajectory_id, "finished", None, 0.0, "its record is being committed", None)
+        try:
+            found = self._control.plane.explain(TrajectoryId(trajectory_id), self._services.now())
+        except NotFound:  # it has left the control plane; its task is about to end
+            return Explanation(trajectory_id, "finished", None, 0.0, "finished; its record is stored", None)
         return Explanation(
             trajectory_id=trajectory_id,
             phase=found.phase,
@@ -139,7 +141,7 @@ class Coordinator:
 
     async def add_worker(self, request: WorkerRequest) -> WorkerStatus:
         slots = request.slots or self._default_slots
-        worker = WorkerSpec(self._pool.next_worker_id(), request.tp_degree, slots)
+        worker = WorkerSpec(self._control.plane.unused_worker_id(), request.tp_degree, slots)
         self._control.post(WorkerAdded(worker))
         return self._worker_status(self._worker(worker.worker_id))
 

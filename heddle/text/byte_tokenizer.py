@@ -23,6 +23,10 @@ class ByteTokenizer:
     def end_of_turn_id(self) -> int:
         return TURN_END
 
+    @property
+    def end_ids(self) -> frozenset[int]:
+        return frozenset({TURN_END})
+
     def encode(self, text: str) -> list[int]:
         return list(text.encode("utf-8", errors="surrogatepass"))
 
