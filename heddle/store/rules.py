@@ -62,6 +62,19 @@ Write: TypeAlias = StoredBatch | CancelMark | FinishMark | JournalEntry | Finish
 """Everything that can be asked of a writer."""
 
 
+def size_bytes(write: Write) -> int:
+    """What the write carries; the ids beside it are not worth counting."""
+    match write:
+        case JournalEntry():
+            return len(write.payload)
+        case FinishedRow():
+            return len(write.record)
+        case StoredBatch():
+            return len(write.request)
+        case CancelMark() | FinishMark():
+            return 0
+
+
 @dataclass(frozen=True, slots=True)
 class StoreStats:
     """What a store has done since it was opened; the refusals are for operators to look at."""

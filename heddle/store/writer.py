@@ -21,10 +21,12 @@ from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 from heddle.errors import StoreError
-from heddle.store.rules import Write
+from heddle.store.rules import Write, size_bytes
 
 MAX_GROUP_WRITES = 1024
 """Upper bound of one transaction, so that the first of many waiting callers is not held up by the last."""
+MAX_GROUP_BYTES = 16 * 1024 * 1024
+"""A group that has reached this is closed: SQLite holds a copy of it while it writes."""
 
 Outcome: TypeAlias = bool | StoreError
 """True: written. False: it was there already. An error: refused, or the database failed."""
@@ -97,7 +99,8 @@ class GroupWriter:
         if self._gather_s > 0:
             time.sleep(self._gather_s)
         group = [first]
-        while len(group) < MAX_GROUP_WRITES:
+        group_bytes = size_bytes(first.write)
+        while len(group) < MAX_GROUP_WRITES and group_bytes < MAX_GROUP_BYTES:
             try:
                 waiting = self._queue.get_nowait()
             except Empty:
@@ -105,6 +108,7 @@ class GroupWriter:
             if waiting is None:
                 return group, True
             group.append(waiting)
+            group_bytes += size_bytes(waiting.write)
         return group, False
 
     def _tell(self, callback: Callable[..., None], *args: object) -> None:

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from store_builders import make_batch, make_entry, make_trajectory
 
 from heddle.errors import StoreError
 from heddle.store import tables
+from heddle.store import writer as writer_module
 from heddle.store.rules import Write
 from heddle.store.sqlite import SqliteStore, open_store
 from heddle.store.tables import Synchronous
@@ -186,6 +188,31 @@ def test_a_full_disk_is_an_error_for_whom_it_meets(tmp_path: Path) -> None:
     assert transactions.apply([make_batch()]) == [True]
     assert (transactions.stats.appended, transactions.stats.transactions) == (2, 2)
     connection.close()
+
+
+async def test_a_group_is_bounded_in_number_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither many small writes nor a few large ones make an endless transaction."""
+    monkeypatch.setattr(writer_module, "MAX_GROUP_WRITES", 10)
+    monkeypatch.setattr(writer_module, "MAX_GROUP_BYTES", 1000)
+    groups: list[int] = []
+    taken, queued = threading.Event(), threading.Event()
+
+    def apply(group: Sequence[Write]) -> Sequence[Outcome]:
+        taken.set()
+        queued.wait(timeout=30)
+        groups.append(len(group))
+        return [True] * len(group)
+
+    writer = GroupWriter(apply, gather_s=0.0)
+    first = asyncio.create_task(writer.write(make_batch()))
+    await asyncio.to_thread(taken.wait, 30)
+    sizes = [1] * 20 + [400] * 6
+    rest = [asyncio.create_task(writer.write(make_entry(payload=b"x" * size))) for size in sizes]
+    await asyncio.sleep(0)
+    queued.set()
+    await asyncio.gather(first, *rest)
+    await writer.close()
+    assert groups == [1, 10, 10, 3, 3]
 
 
 async def test_the_death_of_the_writer_is_told_to_everyone() -> None:
