@@ -37,6 +37,7 @@ from heddle.engines.embedded.protocol import (
     finish_reason,
     read_events,
 )
+from heddle.engines.embedded.schema import check_schema
 from heddle.engines.uninterrupted import uninterrupted
 from heddle.errors import EngineRejected, EngineTimeout, EngineUnavailable
 from heddle.types import EngineLoad, FinishReason, SamplingParams
@@ -180,6 +181,8 @@ class EmbeddedEngine:
     def _take_off(self, request: GenerationRequest) -> _Flight:
         if request.max_new_tokens < 1:
             raise EngineRejected(f"max_new_tokens must be at least 1, not {request.max_new_tokens}")
+        if request.json_schema is not None:
+            check_schema(request.json_schema)
         if request.request_id in self._flights:
             raise EngineRejected(f"request {request.request_id!r} is in flight already")
         now = asyncio.get_running_loop().time()

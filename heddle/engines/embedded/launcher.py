@@ -16,7 +16,6 @@ from pydantic import BaseModel, ValidationError
 
 from heddle.engines.embedded.adapter import EmbeddedEngine
 from heddle.engines.embedded.model import default_cache_dir
-from heddle.engines.embedded.streamable import streamable_copy
 from heddle.engines.uninterrupted import uninterrupted
 from heddle.errors import ConfigError, EngineUnavailable
 from heddle.types import WorkerSpec
@@ -87,7 +86,7 @@ class EmbeddedLauncher:
         """Start a server; returns when it generates. See ``EngineLauncher.launch``."""
         _check(spec)
         async with self._preparing:  # one copy, not one per worker
-            weights = await asyncio.to_thread(streamable_copy, self._model, self._cache_dir)
+            weights = await asyncio.to_thread(_prepare, self._model, self._cache_dir)
         key = secrets.token_urlsafe(24)
         process = await self._spawn(spec, weights, log_path, key)
         try:
@@ -154,13 +153,20 @@ class EmbeddedLauncher:
 
 
 def _check(spec: WorkerSpec) -> None:
-    if importlib.util.find_spec("xllamacpp") is None:
-        raise ConfigError("the embedded engine needs xllamacpp: pip install 'heddle[embedded]'")
+    for package in ("xllamacpp", "gguf"):
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(f"the embedded engine needs {package}: pip install 'heddle[embedded]'")
     cores = usable_cores()
     if not 1 <= spec.tp_degree <= cores:
         raise ConfigError(f"worker {spec.worker_id}: {spec.tp_degree} threads on {cores} usable cores")
     if spec.slots < 1:
         raise ConfigError(f"worker {spec.worker_id}: at least one slot is needed")
+
+
+def _prepare(model: Path, cache_dir: Path) -> Path:
+    from heddle.engines.embedded.streamable import streamable_copy  # needs the extra, checked before
+
+    return streamable_copy(model, cache_dir)
 
 
 def usable_cores() -> int:

@@ -1,4 +1,4 @@
-"""A copy of a GGUF file in which every token can be streamed.
+"""A copy of a GGUF file whose tokens can all be streamed, and whose end of turn is unambiguous.
 
 llama.cpp's server is made for text: while the text generated so far ends inside a UTF-8 character, it
 holds back the token *and never reports it*, neither its id nor its probability. Emoji and many
@@ -7,9 +7,14 @@ trajectory with them is worthless for training.
 
 What the server withholds it decides by the text of the token. Heddle never reads that text, so the copy
 marks every token that ends inside a character as *unused*: such a token has no text, and is reported
-like any other. Nothing else changes: weights, ids and probabilities are the same. One consequence is
-deliberate: a grammar cannot choose a token without text, so constrained output holds only characters
-that are single tokens.
+like any other. A consequence: a grammar cannot choose a token without text, so constrained output
+holds only characters that are single tokens.
+
+And where the file does not say which token ends a turn, the server guesses by names, in the order of a
+hash table; constrained output of a chat model then ends with ``<|endoftext|>`` instead of its end of
+turn. The copy says it: the end of turn is the end-of-sequence token, as chat models have it. The entry
+is made out of the one for the beginning of a sequence, which only matters to text that the server
+tokenises, and it gets none. Weights, ids and probabilities stay the same.
 """
 
 from __future__ import annotations
@@ -21,12 +26,15 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import gguf
+
 from heddle.errors import ConfigError
 
 _TOKEN_TYPE_NORMAL = 1
 _TOKEN_TYPE_UNUSED = 5
 _TOKEN_TYPE_BYTE = 6
-_FORMAT_VERSION = "1"
+_END_OF_TURN_KEY = "tokenizer.ggml.eot_token_id"
+_FORMAT_VERSION = "2"
 """Change it when the copy changes; old copies are then not found."""
 
 
@@ -43,42 +51,51 @@ def streamable_copy(model: Path, cache_dir: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".incoming-") as incoming:
             copy = Path(incoming) / model.name
             shutil.copyfile(model, copy)
-            mark_partial_tokens(copy)
+            adapt(copy)
             os.replace(copy, target)
     except OSError as exc:
         raise ConfigError(f"cannot prepare {model} in {cache_dir}: {exc}") from exc
     return target
 
 
-def mark_partial_tokens(model: Path) -> int:
-    """Mark, in place, the tokens that end inside a UTF-8 character; returns their number.
+def adapt(model: Path) -> int:
+    """Change the vocabulary in place; returns the number of tokens that end inside a character.
 
     Raises ``ConfigError`` where the file has no vocabulary.
     """
     try:
-        import gguf
-    except ImportError as exc:
-        raise ConfigError("the embedded engine needs gguf: pip install 'heddle[embedded]'") from exc
-    try:
         reader = gguf.GGUFReader(model, "r+")
     except ValueError as exc:
         raise ConfigError(f"{model} is not a GGUF file that can be read: {exc}") from exc
+    marked = _mark_partial_tokens(reader, model)
+    _name_end_of_turn(reader)
+    reader.data.flush()
+    return marked
+
+
+def _mark_partial_tokens(reader: gguf.GGUFReader, model: Path) -> int:
     texts = reader.get_field("tokenizer.ggml.tokens")
     types = reader.get_field("tokenizer.ggml.token_type")
     kind = reader.get_field("tokenizer.ggml.model")
     if texts is None or types is None or kind is None:
         raise ConfigError(f"{model} carries no vocabulary")
-    pieces = _pieces(
-        (bytes(texts.parts[at]).decode(errors="replace") for at in texts.data), str(kind.contents())
-    )
+    decoded = (bytes(texts.parts[at]).decode(errors="replace") for at in texts.data)
     marked = 0
-    for piece, at in zip(pieces, types.data, strict=True):
+    for piece, at in zip(_pieces(decoded, str(kind.contents())), types.data, strict=True):
         token_type = types.parts[at]
         if token_type[0] in (_TOKEN_TYPE_NORMAL, _TOKEN_TYPE_BYTE) and ends_inside_character(piece):
             token_type[0] = _TOKEN_TYPE_UNUSED
             marked += 1
-    reader.data.flush()
     return marked
+
+
+def _name_end_of_turn(reader: gguf.GGUFReader) -> None:
+    end_of_sequence = reader.get_field("tokenizer.ggml.eos_token_id")
+    spare = reader.get_field("tokenizer.ggml.bos_token_id")
+    if reader.get_field(_END_OF_TURN_KEY) is not None or end_of_sequence is None or spare is None:
+        return
+    spare.parts[1][:] = list(_END_OF_TURN_KEY.encode())  # a key of the same length
+    spare.parts[-1][0] = end_of_sequence.parts[-1][0]
 
 
 def ends_inside_character(piece: bytes) -> bool:
