@@ -16,6 +16,7 @@ from heddle.api.guard import add_headers, make_guard
 from heddle.api.meta import MetaRoutes
 from heddle.api.openapi import describe
 from heddle.api.operations import OperationRoutes
+from heddle.api.routing import Route
 from heddle.api.service import RolloutService
 from heddle.errors import ConfigError
 from heddle.metrics import Metrics
@@ -34,14 +35,14 @@ def make_app(
 ) -> web.Application:
     """Build the application over ``service``; one application serves one service."""
     context = ApiContext(service, metrics, max_body_bytes, token=token, timing=timing)
-    meta = MetaRoutes(context)
+    routes: tuple[Route, ...] = ()
+    meta = MetaRoutes(context, lambda: describe(routes))
     routes = (
         *BatchRoutes(context).routes(),
         *EventRoutes(context).routes(),
         *OperationRoutes(context).routes(),
         *meta.routes(),
     )
-    meta.describe(describe(routes))
     public = frozenset(route.path for route in routes if route.public)
     app = web.Application(middlewares=[make_guard(context, public)], client_max_size=max_body_bytes)
     for route in routes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -33,10 +34,12 @@ class HealthBody:
 class MetaRoutes:
     """Handlers about the server itself."""
 
-    def __init__(self, context: ApiContext) -> None:
+    def __init__(self, context: ApiContext, describe: Callable[[], bytes]) -> None:
+        """``describe`` makes what ``/openapi.json`` answers, once the table of routes is complete."""
         self._context = context
         self._timing = context.timing
-        self._openapi = b""
+        self._describe = describe
+        self._document: bytes | None = None
 
     def routes(self) -> tuple[Route, ...]:
         """The operations on the server itself, the dashboard's files included."""
@@ -60,10 +63,6 @@ class MetaRoutes:
         )  # fmt: skip
         return own + tuple(_asset_route(path, *asset) for path, asset in ASSETS.items())
 
-    def describe(self, document: bytes) -> None:
-        """Set what ``/openapi.json`` answers; the table of routes must be complete before."""
-        self._openapi = document
-
     async def healthz(self, request: web.Request) -> web.StreamResponse:
         return await reply_json(request, HealthBody("ok"), self._timing)
 
@@ -82,7 +81,9 @@ class MetaRoutes:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
     async def openapi(self, request: web.Request) -> web.StreamResponse:
-        return await reply_bytes(request, [self._openapi], self._timing)
+        if self._document is None:
+            self._document = await asyncio.to_thread(self._describe)
+        return await reply_bytes(request, [self._document], self._timing)
 
 
 def _asset_route(path: str, name: str, content_type: str) -> Route:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -16,10 +17,11 @@ from heddle.api.context import ApiTiming
 from heddle.metrics import Metrics
 from heddle.types import Json
 
-QUICK = ApiTiming(
-    body_idle_s=0.3, body_total_s=1.5, write_s=0.5, max_wait_s=5.0, heartbeat_s=0.05, ready_s=0.5, stop_s=1.0
-)
-"""Short enough for tests, long enough for a busy machine."""
+QUICK = ApiTiming(max_wait_s=5.0, heartbeat_s=0.05, stop_s=1.0)
+"""Short where a test waits for it, and as long as ever where a busy machine must not be mistaken."""
+
+IMPATIENT = replace(QUICK, body_idle_s=0.3, body_total_s=1.5, write_s=0.5)
+"""For the tests in which the client is the slow one."""
 
 MAX_BODY = 100_000
 
@@ -86,8 +88,20 @@ async def raw_exchange(http: httpx.AsyncClient, *pieces: bytes, pause_s: float =
         writer.close()
 
 
-async def until(condition: Any, timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
     """Wait until a condition holds."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110  (conditions of many kinds; none has an event)
             await asyncio.sleep(0.01)
+
+
+def run_with_server(
+    service: ScriptedService, exchange: Callable[[httpx.AsyncClient], Awaitable[httpx.Response]]
+) -> httpx.Response:
+    """For tests that are not coroutines: one exchange with a server of its own."""
+
+    async def run() -> httpx.Response:
+        async with serving(service) as http:
+            return await exchange(http)
+
+    return asyncio.run(run())

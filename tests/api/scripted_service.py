@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import orjson
@@ -109,7 +109,7 @@ class ScriptedService:
         self.polls_open = 0
         self.streams_open = 0
         self.submissions = 0
-        self.before_submit: Callable[[], asyncio.Future[None]] | None = None
+        self.before_submit: Callable[[], Awaitable[object]] | None = None
         self._buffer: deque[ServerEvent] = deque(maxlen=event_buffer)
         self._next_event = 1
         self._emitted = asyncio.Event()

@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from rest_harness import MAX_BODY, error_of, make_batch, raw_exchange, serving
+from rest_harness import IMPATIENT, MAX_BODY, error_of, make_batch, raw_exchange, serving
 from scripted_service import ScriptedService
 
 from heddle.errors import StoreError
@@ -300,7 +300,7 @@ async def test_a_chunked_body_over_the_limit_is_cut_while_it_streams() -> None:
 
 async def test_a_body_that_stalls_is_given_up() -> None:
     """A client that promises a body and sends none of it is answered 408 and dropped."""
-    async with serving(ScriptedService()) as http:
+    async with serving(ScriptedService(), timing=IMPATIENT) as http:
         answer = await raw_exchange(http, POST_HEAD + b"Content-Length: 1000\r\n\r\n", b"{")
 
     assert answer.startswith(b"HTTP/1.1 408 ")
@@ -309,7 +309,7 @@ async def test_a_body_that_stalls_is_given_up() -> None:
 
 async def test_a_body_that_trickles_is_given_up() -> None:
     """A byte now and then does not keep a request alive for ever."""
-    async with serving(ScriptedService()) as http:
+    async with serving(ScriptedService(), timing=IMPATIENT) as http:
         trickle = [b" "] * 25
         answer = await raw_exchange(http, POST_HEAD + b"Content-Length: 1000\r\n\r\n", *trickle, pause_s=0.1)
 
@@ -318,7 +318,7 @@ async def test_a_body_that_trickles_is_given_up() -> None:
 
 async def test_broken_chunks_are_the_client_s_fault() -> None:
     """A body whose framing is wrong is never read to an end that it does not have."""
-    async with serving(ScriptedService()) as http:
+    async with serving(ScriptedService(), timing=IMPATIENT) as http:
         answer = await raw_exchange(
             http,
             POST_HEAD + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n",
