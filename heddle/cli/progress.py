@@ -67,15 +67,18 @@ class LineProgress:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._next = 0.0
+        self._complete = False
 
     def stage(self, text: str) -> None:
         self._console.print(text)
 
     def update(self, status: BatchStatus) -> None:
         now = time.monotonic()
-        if now < self._next and status.finished < status.total:
+        complete = status.finished == status.total
+        if self._complete or (now < self._next and not complete):
             return
         self._next = now + LINE_INTERVAL_S
+        self._complete = complete
         detail = describe(status, now=time.time())
         self._console.print(f"{status.finished}/{status.total} trajectories finished, {detail}")
 
