@@ -137,8 +137,8 @@ def _answer(launched: Launched) -> dict[str, bool]:
         except BlockingIOError:
             output = b""
     finally:
-        os.close(launched.report_fd)
-        os.close(launched.output_fd)
+        for fd in (launched.report_fd, launched.output_fd, launched.info_fd):
+            os.close(fd)
     if report.fault is not None:
         raise ToolBackendError(report.fault)
     if report.ended is None or report.ended["exit_code"] != 0:

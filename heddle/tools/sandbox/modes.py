@@ -86,7 +86,7 @@ class Launcher:
         """Start ``program``. ``directory`` is the run's own where ``needs_directory``, else any that this
         process may mount over in a namespace of its own. Raises ``ToolBackendError``."""
         spec = self._spec(program, directory, wall_s)
-        wrapper = self._bubblewrap() if self._mode == "bubblewrap" else []
+        wrapper = self._bubblewrap if self._mode == "bubblewrap" else _no_wrapper
         home, temporary = (str(directory),) * 2 if self.needs_directory else (WORKING_DIRECTORY, "/tmp")
         return launch(wrapper, self._interpreter.executable, spec, home, temporary)
 
@@ -110,13 +110,14 @@ class Launcher:
             "max_open_files": limits.max_open_files,
         }
 
-    def _bubblewrap(self) -> list[str]:
+    def _bubblewrap(self, info_fd: int) -> list[str]:
         """As root without a user namespace, which would map the program to root; the supervisor keeps just
         what it needs to become another user."""
         executable = shutil.which("bwrap")
         if executable is None:
             raise ToolBackendError("bubblewrap (bwrap) is not installed")
         command = [executable, "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+        command += ["--info-fd", str(info_fd)]
         command += ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
         if os.geteuid() == 0:
             command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
@@ -135,7 +136,11 @@ class Launcher:
         for place, share in ((WORKING_DIRECTORY, 2), ("/tmp", 4), ("/dev/shm", 4)):
             size = max(4096, self._limits.disk_bytes // share)
             command += ["--perms", "1777", "--size", str(size), "--tmpfs", place]
-        return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORKING_DIRECTORY, "--"]
+        return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--"]
+
+
+def _no_wrapper(info_fd: int) -> list[str]:
+    return []
 
 
 def _parents(paths: Sequence[str]) -> list[str]:

@@ -8,10 +8,11 @@ follow in time is killed, which in the modes with a pid namespace ends everythin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
@@ -39,6 +40,8 @@ class Launched:
     output_fd: int
     report_fd: int
     lifeline_fd: int
+    info_fd: int
+    """Where a wrapper says which process is the first of its pid namespace; empty without a wrapper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +63,27 @@ def supervisor_command(interpreter: Path) -> list[str]:
     return [str(interpreter), "-I", "-S", "-B", "-X", "utf8", "-c", bootstrap]
 
 
-def launch(wrapper: Sequence[str], interpreter: Path, spec: Spec, home: str, temporary: str) -> Launched:
-    """Start a supervisor, inside ``wrapper`` if there is one. Raises ``ToolBackendError``."""
+def launch(
+    wrapper: Callable[[int], Sequence[str]], interpreter: Path, spec: Spec, home: str, temporary: str
+) -> Launched:
+    """Start a supervisor. ``wrapper`` gives the words to put before its command, and gets the descriptor
+    for bubblewrap's ``--info-fd``. Raises ``ToolBackendError``."""
     opened: list[int] = []
     try:
         spec_fd = os.memfd_create("spec")
         opened.append(spec_fd)
         _write_all(spec_fd, orjson.dumps(spec))
         os.lseek(spec_fd, 0, os.SEEK_SET)
-        for _ in range(3):
+        for _ in range(4):
             opened += os.pipe()
-        output_r, output_w, report_r, report_w, lifeline_r, lifeline_w = opened[1:]
-        command = [*wrapper, *supervisor_command(interpreter)]
+        output_r, output_w, report_r, report_w, lifeline_r, lifeline_w, info_r, info_w = opened[1:]
+        command = [*wrapper(info_w), *supervisor_command(interpreter)]
         popen = subprocess.Popen(
             [*command, str(spec_fd), str(lifeline_r), str(report_w)],
             stdin=subprocess.DEVNULL,
             stdout=output_w,
             stderr=output_w,
-            pass_fds=(spec_fd, lifeline_r, report_w),
+            pass_fds=(spec_fd, lifeline_r, report_w, info_w),
             env={**ENVIRONMENT, "HOME": home, "TMPDIR": temporary},
             cwd="/",
             start_new_session=True,
@@ -86,9 +92,9 @@ def launch(wrapper: Sequence[str], interpreter: Path, spec: Spec, home: str, tem
         for fd in opened:
             os.close(fd)
         raise ToolBackendError(f"cannot start a sandbox: {exc}") from exc
-    for fd in (spec_fd, output_w, report_w, lifeline_r):
+    for fd in (spec_fd, output_w, report_w, lifeline_r, info_w):
         os.close(fd)
-    return Launched(popen, output_r, report_r, lifeline_w)
+    return Launched(popen, output_r, report_r, lifeline_w, info_r)
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -132,7 +138,10 @@ class SandboxProcess:
         self.ended_by: Literal["itself", "deadline", "flood", "coordinator"] = "itself"
         os.set_blocking(launched.output_fd, False)
         self._pidfd = os.pidfd_open(launched.popen.pid)
+        self._first_pidfd: int | None = None
+        self._info = b""
         self._loop.add_reader(launched.output_fd, self._on_output)
+        self._loop.add_reader(launched.info_fd, self._on_info)
         self._loop.add_reader(self._pidfd, self._on_exit)
 
     async def wait(self, deadline: float) -> RunReport:
@@ -185,15 +194,37 @@ class SandboxProcess:
             self._let_go()
         return bool(chunk) and not self.output.flooded
 
+    def _on_info(self) -> None:
+        """bubblewrap tells who is process 1. It leaves before that one does: hold on to it."""
+        chunk = os.read(self._launched.info_fd, READ_BYTES)
+        self._info += chunk
+        if b"}" in self._info:
+            with contextlib.suppress(ProcessLookupError):
+                self._first_pidfd = os.pidfd_open(orjson.loads(self._info)["child-pid"])
+        elif chunk:
+            return  # it writes in pieces
+        self._loop.remove_reader(self._launched.info_fd)
+
     def _on_exit(self) -> None:
-        self._launched.popen.wait()  # immediate: the pidfd says that it has ended
+        """The process that we started has ended; whoever is process 1 of its namespace is ending."""
+        self._launched.popen.wait()  # immediate: the pidfd says so
         self._loop.remove_reader(self._pidfd)
-        self._loop.remove_reader(self._launched.output_fd)
+        self._let_go()
+        if self._first_pidfd is None:
+            self._finish()
+        else:
+            self._loop.add_reader(self._first_pidfd, self._finish)
+
+    def _finish(self) -> None:
+        for fd in (self._launched.output_fd, self._launched.info_fd, self._first_pidfd):
+            if fd is not None:
+                self._loop.remove_reader(fd)
         self._drain_output()
         report = read_report(self._launched.report_fd)
-        self._let_go()
-        for fd in (self._launched.output_fd, self._launched.report_fd, self._pidfd):
-            os.close(fd)
+        launched = self._launched
+        for fd in (launched.output_fd, launched.report_fd, launched.info_fd, self._pidfd, self._first_pidfd):
+            if fd is not None:
+                os.close(fd)
         self._gone.set_result(report)
 
     def _drain_output(self) -> None:

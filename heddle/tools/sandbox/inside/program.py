@@ -108,6 +108,7 @@ def run(spec: Spec, verdict_fd: int) -> int:
     main.__dict__.update(exit=sys.exit, quit=sys.exit)  # what ``site`` would have provided
     sys.modules["__main__"] = main
     sys.argv = [CODE_NAME]
+    os.environ.pop("PWD", None)  # bubblewrap's, and no longer true
     try:
         _write_files(spec["files"])
         _open_stdin(spec["stdin"])
