@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ import httpx
 import orjson
 import psutil
 import pytest
+from typer.testing import CliRunner, Result
 
+from heddle.cli.commands import app as cli
 from heddle.export.files import read_trajectories
 from heddle.types import StopReason, TrajectoryStatus
 from readme_parts import SERVER, Curl, code_blocks, curls
@@ -79,8 +82,8 @@ def test_the_event_log_of_a_run_replays_equal(tmp_path: Path) -> None:
     options = ("--out", tmp_path / "out.jsonl", "--samples", "4", "--max-steps", "2", "--data-dir", data)
     assert run_heddle("run", "-", *options, *FAKE, stdin=TASK).returncode == 0
     (log,) = (data / "events").glob("*.jsonl")
-    result = run_heddle("replay", log, "--json")
-    assert (result.returncode, orjson.loads(result.stdout)["equal"]) == (0, True)
+    result = CliRunner().invoke(cli, ["replay", str(log), "--json"])
+    assert (result.exit_code, orjson.loads(result.stdout)["equal"]) == (0, True)
 
 
 def test_a_wrong_task_is_told_by_its_line(tmp_path: Path) -> None:
@@ -131,17 +134,16 @@ class Running:
     process: subprocess.Popen[str]
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Running]:
+@contextmanager
+def serving(data_dir: Path) -> Iterator[Running]:
     """A server on the fake engine and a free port; stopped gracefully at the end."""
-    process = subprocess.Popen(
-        [*HEDDLE, "serve", "--port", "0", "--data-dir", str(tmp_path / "data"), "--json", *FAKE, *WAITING],
+    with subprocess.Popen(
+        [*HEDDLE, "serve", "--port", "0", "--data-dir", str(data_dir), "--json", *FAKE, *WAITING],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
         env=surroundings(),
-    )
-    with process:
+    ) as process:
         try:
             assert process.stdout is not None
             started = orjson.loads(process.stdout.readline())
@@ -150,6 +152,13 @@ def server(tmp_path: Path) -> Iterator[Running]:
         finally:
             process.terminate()
             process.wait(DEADLINE_S)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One server for all tests that only talk to it; each uses batches of its own."""
+    with serving(tmp_path_factory.mktemp("server")) as running:
+        yield running
 
 
 def wait_until_ready(url: str) -> None:
@@ -198,50 +207,64 @@ def test_the_python_snippet_of_the_readme_works(server: Running) -> None:
     assert len(printed.stdout.splitlines()) == 4
 
 
+def ask(server: Running, *arguments: str | Path) -> Result:
+    """Run a client's command in this process."""
+    return CliRunner().invoke(cli, [*map(str, arguments), "--url", server.url])
+
+
 def test_the_commands_of_a_client_work(server: Running, tmp_path: Path) -> None:
     """Submit, follow to the end, look, and cancel what is over already."""
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text(TASK)
-    url = ("--url", server.url)
-    submitted = run_heddle(
-        "submit", tasks, "--samples", "2", "--batch-id", "mine", "--max-steps", "2", *url, "--json"
-    )
+    submitted = ask(server, "submit", tasks, "--samples", "2", "--batch-id", "mine", "--json")
     assert orjson.loads(submitted.stdout)["total"] == 2
-    watched = [orjson.loads(line) for line in run_heddle("watch", "mine", *url, "--json").stdout.splitlines()]
-    assert watched[-1]["name"] == "status"
-    assert watched[-1]["data"]["finished"] == 2
-    everything = orjson.loads(run_heddle("status", *url, "--json").stdout)
-    assert [batch["batch_id"] for batch in everything["batches"]] == ["mine"]
+    watched = [orjson.loads(line) for line in ask(server, "watch", "mine", "--json").stdout.splitlines()]
+    assert (watched[-1]["name"], watched[-1]["data"]["finished"]) == ("status", 2)
+    assert "2/2" in ask(server, "watch", "mine").stdout
+    assert "2/2" in ask(server, "status", "mine").stdout
+    everything = orjson.loads(ask(server, "status", "--json").stdout)
+    assert "mine" in [batch["batch_id"] for batch in everything["batches"]]
     assert [worker["phase"] for worker in everything["workers"]] == ["ready", "ready"]
-    assert "2/2" in run_heddle("status", "mine", *url).stdout
-    assert run_heddle("cancel", "mine", *url).returncode == 0
-    assert run_heddle("cancel", "absent", *url).returncode == 1
+    assert ask(server, "cancel", "mine").exit_code == 0
+
+
+def test_what_a_server_refuses_is_told(server: Running, tmp_path: Path) -> None:
+    """A task by its line, an unknown batch by its id."""
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text(TASK + '{"environment": "chess", "task": {}}\n')
+    refused = ask(server, "submit", tasks)
+    assert (refused.exit_code, f"{tasks}:2: environment" in refused.stderr) == (2, True)
+    unknown = ask(server, "status", "absent", "--json")
+    assert (unknown.exit_code, "absent" in orjson.loads(unknown.stdout)["error"]["message"]) == (1, True)
 
 
 def test_cancel_ends_a_running_batch(server: Running, tmp_path: Path) -> None:
     """All of its trajectories end, and the server goes on."""
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text(ENDLESS)
-    url = ("--url", server.url)
-    assert run_heddle("submit", tasks, "--batch-id", "long", *url).returncode == 0
-    assert run_heddle("cancel", "long", *url).returncode == 0
-    last = run_heddle("watch", "long", *url, "--json").stdout.splitlines()[-1]
+    assert ask(server, "submit", tasks, "--batch-id", "long").exit_code == 0
+    assert ask(server, "cancel", "long").exit_code == 0
+    last = ask(server, "watch", "long", "--json").stdout.splitlines()[-1]
     assert orjson.loads(last)["data"]["by_status"] == {TrajectoryStatus.ABORTED.value: 1}
 
 
-def test_the_server_stops_gracefully(server: Running) -> None:
-    """SIGTERM: exit code 0, a last word, and nothing left of it."""
-    children = psutil.Process(server.process.pid).children(recursive=True)
-    server.process.terminate()
-    assert server.process.wait(DEADLINE_S) == 0
-    assert server.process.stdout is not None
-    assert orjson.loads(server.process.stdout.read()) == {"event": "stopped"}
-    assert wait_until_gone(children) == []
+def test_the_server_stops_gracefully(tmp_path: Path) -> None:
+    """SIGTERM in the middle of a batch: exit code 0, a last word, and nothing left of it."""
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text(ENDLESS)
+    with serving(tmp_path / "data") as server:
+        assert ask(server, "submit", tasks).exit_code == 0
+        children = psutil.Process(server.process.pid).children(recursive=True)
+        server.process.terminate()
+        assert server.process.wait(DEADLINE_S) == 0
+        assert server.process.stdout is not None
+        assert orjson.loads(server.process.stdout.read()) == {"event": "stopped"}
+        assert wait_until_gone(children) == []
 
 
-def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_server_that_is_not_there_is_told() -> None:
     """Exit code 1 after a few seconds, and a sentence."""
-    result = run_heddle("status", "--url", "http://127.0.0.1:9", "--json")
-    assert result.returncode == 1
-    assert "does not answer" in orjson.loads(result.stdout)["error"]["message"]
-    assert run_heddle("status", "--url", "nowhere").returncode == 2
+    nobody = CliRunner().invoke(cli, ["status", "--url", "http://127.0.0.1:9", "--json"])
+    assert nobody.exit_code == 1
+    assert "does not answer" in orjson.loads(nobody.stdout)["error"]["message"]
+    assert CliRunner().invoke(cli, ["status", "--url", "nowhere"]).exit_code == 2
