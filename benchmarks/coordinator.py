@@ -34,7 +34,7 @@ from heddle.api.schemas import BatchRequest
 from heddle.app import EngineKit, open_coordinator
 from heddle.config import HeddleConfig, parse_config
 from heddle.coordinator.service import Coordinator
-from heddle.engines.fake import FakeEngine, FakeLauncher
+from heddle.engines.fake import FakeEngine, FakeLauncher, FakeModel
 from heddle.environments.base import ToolAnswer, ToolContext, ToolEnvironment
 from heddle.records import Trajectory, decode_trajectory
 from heddle.text.byte_tokenizer import TURN_END, ByteTokenizer
@@ -145,7 +145,7 @@ class LagMeter:
 async def run_batch(load: Load) -> Measured:
     """One batch from submission to its last record."""
     with tempfile.TemporaryDirectory() as folder:
-        launcher = FakeLauncher(_write, generation_s=load.generation_s)
+        launcher = FakeLauncher(model=FakeModel(_write, end_of_turn_id=TURN_END))
         kit = EngineKit(launcher, ByteTokenizer(), FakeEngine.capabilities)
         async with open_coordinator(load.config(Path(folder)), kit=kit) as coordinator:
             while not await coordinator.ready():

@@ -33,13 +33,13 @@ from heddle.coordinator.service import Coordinator
 from heddle.engines.embedded.adapter import EmbeddedEngine
 from heddle.engines.embedded.launcher import EmbeddedLauncher
 from heddle.engines.embedded.model import ensure_model
-from heddle.engines.fake import FakeEngine, FakeLauncher
+from heddle.engines.fake import FakeEngine, FakeLauncher, FakeModel
 from heddle.engines.supervisor import EngineLauncher
 from heddle.environments.registry import EnvironmentRegistry, build_registry
 from heddle.eventlog import EventLogWriter
 from heddle.metrics import Metrics
 from heddle.store.sqlite import open_store
-from heddle.text.byte_tokenizer import ByteTokenizer
+from heddle.text.byte_tokenizer import TURN_END, ByteTokenizer
 from heddle.text.tokenizer import load_tokenizer
 from heddle.tools.manager import ToolManager
 from heddle.tools.sandbox import PythonSandbox, SandboxDirectories, SandboxLimits, detect_isolation
@@ -58,7 +58,8 @@ async def engine_kit(config: HeddleConfig) -> EngineKit:
     """The engine that the configuration names. Raises ``ConfigError``."""
     engine = config.engine
     if engine.kind == "fake":
-        return EngineKit(FakeLauncher(), ByteTokenizer(), FakeEngine.capabilities)
+        fake = FakeModel(vocabulary=256, end_of_turn_id=TURN_END, context_tokens=engine.context_tokens)
+        return EngineKit(FakeLauncher(model=fake), ByteTokenizer(), FakeEngine.capabilities)
     model = await asyncio.to_thread(ensure_model, engine.model)
     tokenizer = await asyncio.to_thread(load_tokenizer, model)
     launcher = EmbeddedLauncher(
@@ -88,8 +89,8 @@ async def open_coordinator(
 ) -> AsyncIterator[Coordinator]:
     """A running coordinator: workers coming up, open batches of an earlier process going on.
 
-    ``kit`` takes the place of the engine that the configuration names. Raises ``ConfigError`` and ``StoreError``. Leaving the block stops everything that was started; open
-    trajectories stay in the journal.
+    ``kit`` takes the place of the engine that the configuration names. Leaving the block stops everything
+    that was started; open trajectories stay in the journal. Raises ``ConfigError`` and ``StoreError``.
     """
     metrics = metrics or Metrics()
     kit = kit or await engine_kit(config)
@@ -97,9 +98,8 @@ async def open_coordinator(
     async with AsyncExitStack() as stack:
         config.data_dir.mkdir(parents=True, exist_ok=True)
         store = await stack.enter_async_context(open_store(config.data_dir / "heddle.db"))
-        event_log = stack.enter_context(
-            EventLogWriter(_event_log_path(config.data_dir), plane_settings(config))
-        )
+        log_path = _event_log_path(config.data_dir)
+        event_log = stack.enter_context(EventLogWriter(log_path, plane_settings(config)))
         broadcaster = Broadcaster()
         watcher = RunWatcher(metrics, broadcaster)
         tools = await asyncio.to_thread(build_tools, config, environments, watcher)
