@@ -53,4 +53,6 @@ def _configure(stream: TextIO, config: HeddleConfig, *, colors: bool) -> None:
         logger_factory=structlog.PrintLoggerFactory(file=stream),
         cache_logger_on_first_use=False,
     )
-    logging.basicConfig(stream=stream, level=max(level, logging.WARNING), force=True)
+    handler = logging.StreamHandler(stream)
+    handler.setLevel(max(level, logging.WARNING))  # on the handler: some libraries set levels of their own
+    logging.basicConfig(handlers=[handler], force=True)
