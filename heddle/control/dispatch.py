@@ -37,7 +37,7 @@ class Dispatcher:
     def serve(self, worker: WorkerState, now: float) -> list[Command]:
         """What a worker may do now: generate in its free slots, or stop if it is drained."""
         if worker.phase is WorkerPhase.DRAINING:
-            return self._stop_if_idle(worker)
+            return self._retire(worker)
         if worker.phase is not WorkerPhase.READY or self._state.paused:
             return []
         commands: list[Command] = []
@@ -123,11 +123,18 @@ class Dispatcher:
             trajectory_id, worker.worker_id, trajectory.steps_done, priority, trajectory.prediction
         )
 
-    def _stop_if_idle(self, worker: WorkerState) -> list[Command]:
-        if worker.running or worker.stop_ordered:
+    def _retire(self, worker: WorkerState) -> list[Command]:
+        """Order a drained worker to stop, once. One that was given up is forgotten with the order.
+
+        Its supervision has ended, so that nobody is left who would report it as stopped.
+        """
+        if worker.running:
             return []
+        commands: list[Command] = [] if worker.stop_ordered else [StopWorker(worker.worker_id)]
         worker.stop_ordered = True
-        return [StopWorker(worker.worker_id)]
+        if worker.given_up:
+            self._state.drop_worker(worker)
+        return commands
 
 
 def _by_arrival(trajectory: TrajectoryState) -> int:

@@ -1,14 +1,15 @@
 """What must hold of the control state between any two events, each with the sentence that says so.
 
-Runs after every test, after every simulated event and on idle ticks live; costs O(everything).
+Runs after every test, after every simulated event and on idle ticks live. Linear in what is open: one pass
+over the trajectories, then the workers' and batches' own counters against what that pass counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from heddle.types import TrajectoryPhase, WorkerPhase
+from heddle.types import BatchId, TrajectoryId, TrajectoryPhase, WorkerId, WorkerPhase
 
 if TYPE_CHECKING:
     from heddle.control.state import BatchState, ControlState, TrajectoryState, WorkerState
@@ -20,98 +21,121 @@ class InvariantViolation(AssertionError):
 
 def check_invariants(state: ControlState) -> None:
     """Raise :class:`InvariantViolation` with the first contradiction found."""
+    census = _Census(state)
     for trajectory_id, trajectory in state.trajectories.items():
-        _require(trajectory_id == trajectory.trajectory_id, f"{trajectory_id} is filed under another id")
-        _check_place(state, trajectory)
+        if trajectory_id != trajectory.trajectory_id:
+            _violated(f"{trajectory_id} is filed under another id")
+        census.check_place(trajectory)
+        census.count(trajectory)
     for worker in state.workers.values():
-        _check_worker(state, worker)
+        census.check_worker(worker)
     for batch in state.batches.values():
-        _check_batch(state, batch)
+        census.check_batch(batch)
     _check_whole(state)
 
 
-def _require(holds: bool, sentence: str) -> None:
-    if not holds:
-        raise InvariantViolation(sentence)
+def _violated(sentence: str) -> NoReturn:
+    raise InvariantViolation(sentence)
 
 
-def _check_place(state: ControlState, trajectory: TrajectoryState) -> None:
-    """Exactly one place: a slot, one queue, the unplaced pool, or outside (tools, between, cancelled)."""
-    name = trajectory.trajectory_id
-    home = None if trajectory.worker_id is None else state.workers.get(trajectory.worker_id)
-    _require(trajectory.phase is not TrajectoryPhase.FINISHED, f"{name} is finished but still remembered")
-    _require(
-        trajectory.worker_id is None or home is not None,
-        f"{name} lives on {trajectory.worker_id}, which does not exist",
-    )
-    _require(home is None or name in home.residents, f"{name} is no resident of its home")
-    waits = trajectory.phase is TrajectoryPhase.QUEUED and trajectory.cancel_reason is None
-    queued_at = [worker.worker_id for worker in state.workers.values() if name in worker.queue]
-    expected = [home.worker_id] if waits and home is not None else []
-    _require(queued_at == expected, f"{name} ({trajectory.phase}) waits at {queued_at}, expected {expected}")
-    _require(
-        (name in state.unplaced) == (waits and home is None),
-        f"{name} ({trajectory.phase}, home {trajectory.worker_id}) and the unplaced pool disagree",
-    )
-    if trajectory.phase is TrajectoryPhase.GENERATING:
-        _require(home is not None, f"{name} generates nowhere")
-    elif home is not None:
-        _require(
-            home.phase is WorkerPhase.READY, f"{name} is idle on {home.worker_id}, which is {home.phase}"
-        )
+class _Census:
+    """Counts everything anew, from the trajectories."""
+
+    def __init__(self, state: ControlState) -> None:
+        self._state = state
+        self._waits_at: dict[TrajectoryId, WorkerId] = {}
+        self._residents: Counter[WorkerId] = Counter()
+        self._running: Counter[WorkerId] = Counter()
+        self._waiting: Counter[WorkerId] = Counter()
+        self._phases: Counter[tuple[BatchId, TrajectoryPhase]] = Counter()
+        for worker in state.workers.values():
+            for name in worker.queue.ids():
+                if name in self._waits_at:
+                    _violated(f"{name} waits both at {self._waits_at[name]} and at {worker.worker_id}")
+                if name not in state.trajectories:
+                    _violated(f"{name} waits at {worker.worker_id} but is unknown")
+                self._waits_at[name] = worker.worker_id
+
+    def check_place(self, trajectory: TrajectoryState) -> None:
+        """Exactly one place: a slot, one queue, the unplaced pool, or outside (tools, between, cancelled)."""
+        state, name, home_id = self._state, trajectory.trajectory_id, trajectory.worker_id
+        home = None if home_id is None else state.workers.get(home_id)
+        if trajectory.phase is TrajectoryPhase.FINISHED:
+            _violated(f"{name} is finished but still remembered")
+        if home_id is not None and home is None:
+            _violated(f"{name} lives on {home_id}, which does not exist")
+        if home is not None and name not in home.residents:
+            _violated(f"{name} is no resident of its home")
+        waits = _waits(trajectory)
+        if self._waits_at.get(name) != (home_id if waits else None):
+            _violated(f"{name} ({trajectory.phase}, home {home_id}) waits at {self._waits_at.get(name)}")
+        if (name in state.unplaced) != (waits and home is None):
+            _violated(f"{name} ({trajectory.phase}, home {home_id}) and the unplaced pool disagree")
+        if trajectory.phase is TrajectoryPhase.GENERATING:
+            if home is None:
+                _violated(f"{name} generates nowhere")
+        elif home is not None and home.phase is not WorkerPhase.READY:
+            _violated(f"{name} is idle on {home_id}, which is {home.phase}")
+        batch = state.batches.get(trajectory.batch_id)
+        if batch is None or name not in batch.open:
+            _violated(f"{name} belongs to no batch")
+
+    def count(self, trajectory: TrajectoryState) -> None:
+        """Add one trajectory to the tallies."""
+        self._phases[trajectory.batch_id, trajectory.phase] += 1
+        if trajectory.worker_id is not None:
+            self._residents[trajectory.worker_id] += 1
+            self._running[trajectory.worker_id] += trajectory.phase is TrajectoryPhase.GENERATING
+            self._waiting[trajectory.worker_id] += _waits(trajectory)
+
+    def check_worker(self, worker: WorkerState) -> None:
+        """Counters equal the sets, slots are never exceeded, and no slot idles while somebody waits."""
+        name = worker.worker_id
+        counted = (worker.resident, worker.running, worker.waiting)
+        recount = (self._residents[name], self._running[name], self._waiting[name])
+        if counted != recount:
+            _violated(f"{name} counts (resident, running, waiting) {counted}, but there are {recount}")
+        if worker.running > worker.slots + worker.excess:
+            _violated(f"{name} runs {worker.running} in {worker.slots} slots")
+        if worker.excess and worker.excess != worker.running - worker.slots:
+            _violated(f"{name} is allowed {worker.excess} above its slots and needs fewer")
+        if worker.phase is WorkerPhase.STOPPED:
+            _violated(f"{name} is stopped but still remembered")
+        if worker.stop_ordered and worker.running:
+            _violated(f"{name} was ordered to stop while {worker.running} run")
+        if worker.phase is WorkerPhase.DRAINING and not worker.running and not worker.stop_ordered:
+            _violated(f"{name} is drained but was not ordered to stop")
+        serves = worker.phase is WorkerPhase.READY and not self._state.paused
+        if serves and worker.running < worker.slots and worker.waiting:
+            _violated(f"{name} has a free slot while {worker.waiting} wait for one")
+
+    def check_batch(self, batch: BatchState) -> None:
+        """A batch is remembered exactly as long as it has open trajectories, and counts them right."""
+        name = batch.batch_id
+        if not batch.open:
+            _violated(f"batch {name} has nothing open but is still remembered")
+        for phase in TrajectoryPhase:
+            if phase is not TrajectoryPhase.FINISHED and batch.phases[phase] != self._phases[name, phase]:
+                _violated(f"batch {name} miscounts its {phase} trajectories")
+        if len(batch.open) != sum(self._phases[name, phase] for phase in TrajectoryPhase):
+            _violated(f"batch {name} holds trajectories that are unknown")
 
 
-def _check_worker(state: ControlState, worker: WorkerState) -> None:
-    """Counters equal the sets, slots are never exceeded, and no slot idles while somebody waits."""
-    name = worker.worker_id
-    residents = [t for t in state.trajectories.values() if t.worker_id == name]
-    _require(
-        {t.trajectory_id for t in residents} == set(worker.residents),
-        f"{name} does not know its residents",
-    )
-    running = sum(t.phase is TrajectoryPhase.GENERATING for t in residents)
-    _require(worker.running == running, f"{name} counts {worker.running} running, but {running} generate")
-    _require(
-        worker.running <= worker.slots + worker.excess,
-        f"{name} runs {worker.running} in {worker.slots} slots",
-    )
-    waiting = sum(t.phase is TrajectoryPhase.QUEUED and t.cancel_reason is None for t in residents)
-    _require(worker.waiting == waiting, f"{name} counts {worker.waiting} waiting, but {waiting} wait")
-    _require(worker.phase is not WorkerPhase.STOPPED, f"{name} is stopped but still remembered")
-    _require(not worker.stop_ordered or running == 0, f"{name} was ordered to stop while {running} run")
-    if worker.phase is WorkerPhase.READY and not state.paused:
-        idle = worker.running < worker.slots and worker.waiting > 0
-        _require(not idle, f"{name} has a free slot while {worker.waiting} wait for one")
-    if worker.phase is WorkerPhase.DRAINING and running == 0:
-        _require(worker.stop_ordered, f"{name} is drained but was not ordered to stop")
-
-
-def _check_batch(state: ControlState, batch: BatchState) -> None:
-    """A batch is remembered exactly as long as it has open trajectories, and counts them right."""
-    name = batch.batch_id
-    _require(bool(batch.open), f"batch {name} has nothing open but is still remembered")
-    members = {t.trajectory_id for t in state.trajectories.values() if t.batch_id == name}
-    _require(members == set(batch.open), f"batch {name} does not know its open trajectories")
-    recount = Counter(t.phase for t in batch.open.values())
-    for phase in TrajectoryPhase:
-        if phase is not TrajectoryPhase.FINISHED:
-            _require(
-                batch.phases[phase] == recount[phase], f"batch {name} miscounts its {phase} trajectories"
-            )
+def _waits(trajectory: TrajectoryState) -> bool:
+    """Whether it must be in a queue or in the unplaced pool."""
+    return trajectory.phase is TrajectoryPhase.QUEUED and trajectory.cancel_reason is None
 
 
 def _check_whole(state: ControlState) -> None:
     """What concerns no single trajectory, worker or batch."""
-    for trajectory in state.trajectories.values():
-        _require(trajectory.batch_id in state.batches, f"{trajectory.trajectory_id} belongs to no batch")
     strangers = [name for name in state.unplaced if name not in state.trajectories]
-    _require(not strangers, f"the unplaced pool holds {strangers}, which are unknown")
-    _require(
-        not (state.unplaced and state.ready), f"{len(state.unplaced)} are unplaced though a worker is ready"
-    )
+    if strangers:
+        _violated(f"the unplaced pool holds {strangers}, which are unknown")
+    if state.unplaced and state.ready:
+        _violated(f"{len(state.unplaced)} are unplaced though a worker is ready")
     ready = sorted(w.worker_id for w in state.workers.values() if w.phase is WorkerPhase.READY)
-    _require([w.worker_id for w in state.ready] == ready, "the list of ready workers is out of date")
-    _require(
-        not state.paused or state.dispatched_total == state.dispatched_at_pause,
-        f"{state.dispatched_total - state.dispatched_at_pause} generations started while dispatch was paused",
-    )
+    if [worker.worker_id for worker in state.ready] != ready:
+        _violated("the list of ready workers is out of date")
+    started = state.dispatched_total - state.dispatched_at_pause
+    if state.paused and started:
+        _violated(f"{started} generations started while dispatch was paused")

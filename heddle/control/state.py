@@ -91,9 +91,8 @@ class WorkerState:
     excess: int = 0
     """Generations above ``slots`` that a worker which came back smaller may still have to see out."""
     kv_capacity_tokens: int | None = None
-    will_restart: bool = False
-    """Of a worker that is down: whether it may come back by itself."""
-    lost_reason: str = ""
+    given_up: bool = False
+    """It is lost and nobody will start it again."""
     stop_ordered: bool = False
     residents: dict[TrajectoryId, TrajectoryState] = field(default_factory=dict)
     queue: WaitingQueue = field(default_factory=WaitingQueue)
@@ -110,10 +109,8 @@ class WorkerState:
 
     @property
     def promising(self) -> bool:
-        """Whether it generates, or may do so without anybody's help."""
-        if self.phase is WorkerPhase.DOWN:
-            return self.will_restart
-        return self.phase in (WorkerPhase.READY, WorkerPhase.STARTING)
+        """Whether it takes work, or will do so without anybody's help."""
+        return self.phase is not WorkerPhase.DRAINING and not self.given_up
 
 
 @dataclass(slots=True, eq=False)
@@ -150,7 +147,7 @@ class ControlState:
     """Why the event handled last changed nothing; ``None`` where it was accepted."""
 
     def check_invariants(self) -> None:
-        """Raise ``InvariantViolation`` where the parts contradict each other. O(everything)."""
+        """Raise ``InvariantViolation`` where the parts contradict each other. Linear in what is open."""
         check_invariants(self)
 
     def ignore(self, reason: IgnoreReason) -> list[Command]:
@@ -165,8 +162,9 @@ class ControlState:
 
         A pool that was never started or was drained by an operator is not: somebody may start a worker.
         """
-        lost = any(w.phase is WorkerPhase.DOWN and not w.will_restart for w in self.workers.values())
-        return lost and not any(worker.promising for worker in self.workers.values())
+        workers = self.workers.values()
+        lost = any(w.given_up and w.phase is WorkerPhase.DOWN for w in workers)
+        return lost and not any(worker.promising for worker in workers)
 
     # --------------------------------------------------------------------------------- trajectories
 

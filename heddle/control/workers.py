@@ -43,6 +43,7 @@ class WorkerEvents:
             return self._state.ignore(IgnoreReason.WRONG_PHASE)
         if event.slots < 1:
             return self._state.ignore(IgnoreReason.NO_SLOTS)
+        worker.given_up = False
         worker.slots = event.slots
         # Generations of its former life may not have been reported as interrupted yet.
         worker.excess = max(0, worker.running - worker.slots)
@@ -56,12 +57,11 @@ class WorkerEvents:
         worker = self._state.workers.get(event.worker_id)
         if worker is None:
             return self._state.ignore(IgnoreReason.UNKNOWN_WORKER)
-        worker.will_restart = event.will_restart
-        worker.lost_reason = event.reason
+        worker.given_up = not event.will_restart
         if worker.phase is not WorkerPhase.DRAINING:
             self._state.set_worker_phase(worker, WorkerPhase.DOWN)
             self._dispatcher.evacuate(worker, now)
-        commands = self._dispatcher.serve_all(now)
+        commands = self._dispatcher.serve(worker, now) + self._dispatcher.serve_all(now)
         if not event.will_restart and self._state.hopeless:
             detail = f"worker {event.worker_id} is lost for good ({event.reason}) and no other is left"
             for trajectory in self._state.trajectories.values():

@@ -83,13 +83,13 @@ def overlook_a_ready_worker(state: ControlState) -> None:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (lose_from_queue, r"a1 \(queued\) waits at \[\], expected \['w0'\]"),
+        (lose_from_queue, r"a1 \(queued, home w0\) waits at None"),
         (put_in_the_pool_too, r"a1 \(queued, home w0\) and the unplaced pool disagree"),
         (finish_without_forgetting, "a0 is finished but still remembered"),
-        (queue_while_cancelled, r"a1 \(queued\) waits at \['w0'\], expected \[\]"),
+        (queue_while_cancelled, r"a1 \(queued, home w0\) waits at w0"),
         (live_nowhere, "a0 lives on w9, which does not exist"),
         (forget_a_resident, "a0 is no resident of its home"),
-        (leak_a_slot, "w0 counts 2 running, but 1 generate"),
+        (leak_a_slot, r"w0 counts \(resident, running, waiting\) \(2, 2, 1\), but there are \(2, 1, 1\)"),
         (exceed_the_slots, "w0 runs 1 in 0 slots"),
         (idle_while_somebody_waits, "w0 has a free slot while 1 wait for one"),
         (idle_on_a_dead_worker, "a1 is idle on w0, which is down"),

@@ -111,6 +111,9 @@ class DataPlane(RuleBasedStateMachine):
                     self.open.setdefault(spec.trajectory_id, spec.steps_done)
             case WorkerLost(worker_id=worker) | WorkerDrainRequested(worker_id=worker):
                 self.slots.pop(worker, None)
+                if isinstance(event, WorkerLost) and not event.will_restart and worker in self.stop_ordered:
+                    self.stop_ordered.remove(worker)
+                    self.known_workers.remove(worker)
             case WorkerStopped(worker_id=worker):
                 if worker in self.stop_ordered:
                     self.stop_ordered.remove(worker)
@@ -150,7 +153,10 @@ class DataPlane(RuleBasedStateMachine):
                 assert worker in self.known_workers
                 assert worker not in self.stop_ordered
                 assert all(where != worker for where, _ in self.running.values())
-                self.stop_ordered.append(worker)
+                if worker in {view.worker_id for view in self.plane.worker_views()}:
+                    self.stop_ordered.append(worker)
+                else:
+                    self.known_workers.remove(worker)  # given up: nobody will report it as stopped
 
     @invariant()
     def state_is_consistent(self) -> None:
@@ -166,6 +172,8 @@ class DataPlane(RuleBasedStateMachine):
     def start(self, pool_first: bool) -> None:
         if pool_first:
             self.send(PoolRequested(2))
+            for worker in [*self.known_workers]:
+                self.send(WorkerReady(worker, 2, None))
 
     @rule(size=st.integers(min_value=1, max_value=6), steps_done=st.integers(min_value=0, max_value=2))
     def submit(self, size: int, steps_done: int) -> None:
@@ -204,6 +212,15 @@ class DataPlane(RuleBasedStateMachine):
     def tools_finish(self, which: int, appended: int) -> None:
         name = sorted(self.in_hand)[which % len(self.in_hand)]
         self.send(ToolsFinished(name, self.open[name] - 1, appended))
+
+    @precondition(lambda self: self.open)
+    @rule()
+    def progress(self) -> None:
+        """All that can go on goes on by one step."""
+        for name in sorted(self.in_hand):
+            self.send(ToolsFinished(name, self.open[name] - 1, 1))
+        for name, (worker, step) in list(self.running.items()):
+            self.send(StepGenerated(name, worker, step, 10, 0, 5))
 
     @precondition(lambda self: self.open)
     @rule(which=ANY, reason=st.sampled_from(StopReason))

@@ -113,6 +113,16 @@ def test_interruptions_after_the_loss_go_elsewhere() -> None:
     assert rig.homes() == {"w0": 0, "w1": 6}
 
 
+def test_an_interrupted_trajectory_takes_a_free_slot_elsewhere_at_once() -> None:
+    """It does not wait for some other event to wake its new home."""
+    rig = Rig(slots=2)
+    rig.pool(2)
+    rig.submit("a", 2)
+    rig.lost("w0")
+
+    assert generated(rig.interrupt("a0")) == [("a0", "w1")]
+
+
 def test_interruptions_before_the_loss_are_served_again_where_they_are() -> None:
     """An interruption that overtakes the loss may start once more on the dying worker, and comes back."""
     rig = Rig(slots=1)
@@ -165,6 +175,7 @@ def test_a_worker_that_returns_smaller_sees_out_its_late_interruptions() -> None
     assert rig.ready("w0", slots=1) == []
     assert rig.interrupt("a0") == []
     assert rig.interrupt("a1") == []
+    assert rig.plane.state.workers[WorkerId("w0")].excess == 0
     assert generated(rig.interrupt("a2")) == [("a0", "w0")]
 
 
@@ -267,6 +278,22 @@ def test_a_worker_that_dies_while_it_drains_is_stopped_after_its_interruptions()
     assert rig.interrupt("a0") == [StopWorker(WorkerId("w0"))]
     rig.send(WorkerReady(WorkerId("w0"), 1, None))
     assert rig.plane.last_ignored is IgnoreReason.WRONG_PHASE
+
+
+def test_a_worker_that_was_given_up_is_forgotten_when_it_is_drained() -> None:
+    """Nobody is left to report it as stopped, so that the order to stop is the last of it."""
+    rig = Rig(slots=1)
+    rig.pool(3)
+    rig.submit("a", 3)
+    rig.lost("w0", will_restart=False)
+    drain(rig, "w1")
+
+    assert drain(rig, "w0") == []
+    assert rig.interrupt("a0") == [StopWorker(WorkerId("w0"))]
+    assert rig.lost("w1", will_restart=False) == []
+    assert rig.interrupt("a1") == [StopWorker(WorkerId("w1"))]
+    assert [worker.worker_id for worker in rig.plane.worker_views()] == ["w2"]
+    assert rig.send(WorkerStopped(WorkerId("w0"))) == []
 
 
 def test_worker_events_that_do_not_fit_are_ignored() -> None:
