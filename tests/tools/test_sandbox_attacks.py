@@ -69,7 +69,7 @@ async def test_processor_time(isolation: Isolation, tmp_path: Path) -> None:
 
     await backend.close()
     assert ToolOutcome.TIMED_OUT is result.outcome
-    assert result.output == "[ended: processor time limit of 0.5 s]"
+    assert result.output == "[ended: processor time limit of 1 s]"
 
 
 async def test_a_fork_bomb(sandbox: PythonSandbox) -> None:

@@ -123,8 +123,8 @@ class PythonSandbox:
             extra["signal"] = report.ended["signal"]
             extra["cpu_s"] = report.ended["cpu_s"]
             extra["max_rss_bytes"] = report.ended["max_rss_bytes"]
-            if survivors := report.ended.get("survivors", 0):
-                extra["survivors"] = survivors
+            if report.ended["survivors"]:
+                extra["survivors"] = report.ended["survivors"]
         return BackendResult(output, outcome, started - began, now - started, extra)
 
     def _verdict(
@@ -140,7 +140,7 @@ class PythonSandbox:
             return ToolOutcome.KILLED, "ended: the sandbox was killed"
         if ended["out_of_memory"]:
             return ToolOutcome.MEMORY_EXCEEDED, f"memory limit of {limits.memory_bytes >> 20} MiB"
-        if ended["signal"] is None:
+        if ended["signal"] == 0:
             return (ToolOutcome.OK, "") if ended["exit_code"] == 0 else (ToolOutcome.ERROR, "")
         if ended["signal"] == signal.SIGXCPU or ended["cpu_s"] >= limits.cpu_s:
             return ToolOutcome.TIMED_OUT, f"ended: processor time limit of {limits.cpu_s:g} s"

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 
 from heddle.errors import ToolBackendError
 
@@ -71,31 +69,26 @@ class SandboxDirectories:
 def remove_tree(path: Path) -> None:
     """Remove a directory that a program wrote, whatever modes it left behind; missing is fine.
 
-    Raises ``ToolBackendError`` where something stays.
+    Nothing may be running in it any more. Raises ``ToolBackendError`` where something stays.
     """
     try:
-        shutil.rmtree(path, onerror=_open_up_and_retry)
+        try:
+            shutil.rmtree(path)
+        except PermissionError:
+            _open_up(path)
+            shutil.rmtree(path)
     except FileNotFoundError:
         pass
     except OSError as exc:
         raise ToolBackendError(f"cannot remove the sandbox directory {path}: {exc}") from exc
 
 
-def _open_up_and_retry(
-    remove: Callable[..., object],
-    path: str,
-    error: tuple[type[BaseException], BaseException, TracebackType],
-) -> None:
-    if isinstance(error[1], FileNotFoundError):
-        return
-    if not isinstance(error[1], PermissionError):
-        raise error[1]
-    os.chmod(os.path.dirname(path), 0o700)
-    if os.path.islink(path) or not os.path.isdir(path):
-        os.unlink(path)
-    else:
-        os.chmod(path, 0o700)
-        shutil.rmtree(path)
+def _open_up(directory: Path) -> None:
+    """Make every directory from here down writable; links are left alone."""
+    directory.chmod(0o700)
+    for entry in os.scandir(directory):
+        if entry.is_dir(follow_symlinks=False):
+            _open_up(Path(entry.path))
 
 
 def _owner_is_dead(label: str) -> bool:

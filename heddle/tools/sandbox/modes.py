@@ -123,19 +123,19 @@ class Launcher:
             command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         else:
             command += ["--unshare-user"]
+        command += ["--proc", "/proc", "--dev", "/dev"]
+        for place, share in ((WORKING_DIRECTORY, 2), ("/tmp", 4), ("/dev/shm", 4)):
+            size = max(4096, self._limits.disk_bytes // share)
+            command += ["--perms", "1777", "--size", str(size), "--tmpfs", place]
         shown = (*self._interpreter.visible, str(Path(__file__).parent))
         for parent in _parents(shown):  # else bwrap makes them for root alone
             command += ["--perms", "0755", "--dir", parent]
-        for path in shown:
+        for path in shown:  # after /tmp, which an interpreter may lie below
             command += ["--ro-bind", path, path]
         for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
             link = Path("/", name)
             if link.is_symlink():
                 command += ["--symlink", str(link.readlink()), str(link)]
-        command += ["--proc", "/proc", "--dev", "/dev"]
-        for place, share in ((WORKING_DIRECTORY, 2), ("/tmp", 4), ("/dev/shm", 4)):
-            size = max(4096, self._limits.disk_bytes // share)
-            command += ["--perms", "1777", "--size", str(size), "--tmpfs", place]
         return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--"]
 
 

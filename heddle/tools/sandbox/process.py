@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import marshal
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import orjson
 
 from heddle.errors import ToolBackendError
+from heddle.tools.sandbox.inside import main as supervisor
 from heddle.tools.sandbox.inside.spec import Ended, Spec
 from heddle.tools.sandbox.output import OutputBuffer
 
@@ -27,6 +29,9 @@ STOP_GRACE_S = 4.0
 """From closing the lifeline to SIGKILL; longer than a supervisor in the rlimits mode keeps killing."""
 
 READ_BYTES = 64 * 1024
+
+MARSHAL_VERSION = 2
+"""The oldest format that every interpreter reads, as the sandbox's may be another version."""
 
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 """All that a program sees of an environment, besides HOME and TMPDIR."""
@@ -55,7 +60,7 @@ class RunReport:
 
 def supervisor_command(interpreter: Path) -> list[str]:
     """The interpreter running ``inside.main``, without site-packages and without writing bytecode."""
-    home = str(Path(__file__).parent)
+    home = str(Path(supervisor.__file__).parents[1])
     bootstrap = (
         f"import sys; sys.path.insert(0, {home!r}); from inside.main import main; "
         f"sys.path.remove({home!r}); main()"
@@ -72,7 +77,7 @@ def launch(
     try:
         spec_fd = os.memfd_create("spec")
         opened.append(spec_fd)
-        _write_all(spec_fd, orjson.dumps(spec))
+        _write_all(spec_fd, marshal.dumps(cast("dict[str, Any]", spec), MARSHAL_VERSION))
         os.lseek(spec_fd, 0, os.SEEK_SET)
         for _ in range(4):
             opened += os.pipe()
@@ -115,15 +120,27 @@ def read_report(fd: int) -> RunReport:
     started: float | None = None
     ended: Ended | None = None
     fault: str | None = None
-    for line in data.split(b"\n")[:-1]:
-        message = orjson.loads(line)
-        if "fault" in message:
-            fault = str(message["fault"])
-        elif "started" in message:
-            started = float(message["started"])
+    for line in data.decode("utf-8", "replace").split("\n")[:-1]:
+        word, _, rest = line.partition(" ")
+        if word == "started":
+            started = float(rest)
+        elif word == "ended":
+            ended = _parse_ended(dict(pair.split("=") for pair in rest.split()))
         else:
-            ended = cast("Ended", message)
+            fault = rest
     return RunReport(started, ended, fault)
+
+
+def _parse_ended(words: Mapping[str, str]) -> Ended:
+    return {
+        "cause": cast("Literal['exited', 'wall', 'stopped']", words["cause"]),
+        "exit_code": int(words["exit_code"]),
+        "signal": int(words["signal"]),
+        "out_of_memory": words["out_of_memory"] == "True",
+        "cpu_s": float(words["cpu_s"]),
+        "max_rss_bytes": int(words["max_rss_bytes"]),
+        "survivors": int(words["survivors"]),
+    }
 
 
 class SandboxProcess:

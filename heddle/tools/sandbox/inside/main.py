@@ -1,8 +1,9 @@
 """The supervisor: reads its order, builds the sandbox, runs the program in it, ends everything.
 
-Three descriptors come as arguments: the *spec* (a file holding the order), the *lifeline* (a pipe that
-nobody writes to: its end means that the coordinator let go or died) and the *report* (JSON lines back).
-Standard output and error are the program's.
+Three descriptors come as arguments: the *spec* (a file holding the order, marshalled: importing ``json``
+would double the cold start), the *lifeline* (a pipe that nobody writes to: its end means that the
+coordinator let go or died) and the *report* (text lines back, see ``spec``). Standard output and error are
+the program's.
 
     bubblewrap   coordinator - bwrap [ supervisor - program ]
     namespaces   coordinator - gate - [ supervisor (process 1) - program ]
@@ -14,7 +15,7 @@ In brackets: a pid namespace, whose processes the kernel ends together with its 
 from __future__ import annotations
 
 import contextlib
-import json
+import marshal
 import os
 import select
 import signal
@@ -27,7 +28,6 @@ from .tree import end_descendants, processes_of_user
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import NoReturn
 
     from .spec import Ended, Spec
@@ -77,7 +77,7 @@ class Supervisor:
         process_limit = self._process_limit()
         if self._spec["mode"] != "rlimits":
             sc.set_dumpable(False)
-        self._report({"started": time.monotonic()})
+        self._report(f"started {time.monotonic()}")
         child = os.fork()
         if child == 0:
             self._be_the_program(verdict_w, process_limit)
@@ -88,7 +88,7 @@ class Supervisor:
         os.set_blocking(verdict_r, False)
         with contextlib.suppress(BlockingIOError):  # a descendant holds the other end, nothing was said
             ended["out_of_memory"] = os.read(verdict_r, 1) == program.OUT_OF_MEMORY
-        self._report(ended)
+        self._report("ended " + " ".join(f"{key}={value}" for key, value in ended.items()))
         return 0
 
     def _process_limit(self) -> int:
@@ -120,11 +120,12 @@ class Supervisor:
         deadline = time.monotonic() + self._spec["wall_s"]
         ended: Ended = {
             "cause": "exited",
-            "exit_code": None,
-            "signal": None,
+            "exit_code": -1,
+            "signal": 0,
             "out_of_memory": False,
             "cpu_s": 0.0,
             "max_rss_bytes": 0,
+            "survivors": 0,
         }
         while not _reap(child, ended):
             left_s = deadline - time.monotonic()
@@ -139,8 +140,8 @@ class Supervisor:
                 return ended
         return ended
 
-    def _report(self, message: Mapping[str, object]) -> None:
-        os.write(self._report_fd, json.dumps(message).encode() + b"\n")
+    def _report(self, line: str) -> None:
+        os.write(self._report_fd, line.encode() + b"\n")
 
 
 def _reap(child: int, ended: Ended) -> bool:
@@ -167,10 +168,11 @@ def main() -> NoReturn:
     """Entry point of the supervisor process: ``main SPEC_FD LIFELINE_FD REPORT_FD``."""
     spec_fd, lifeline_fd, report_fd = (int(argument) for argument in sys.argv[1:4])
     try:
-        with open(spec_fd, encoding="utf-8") as file:
-            spec: Spec = json.load(file)
+        with open(spec_fd, "rb") as file:
+            spec: Spec = marshal.load(file)
         code = Supervisor(spec, lifeline_fd=lifeline_fd, report_fd=report_fd).run()
     except Exception as exc:  # the boundary: the coordinator raises it as a ToolBackendError
-        os.write(report_fd, json.dumps({"fault": f"{type(exc).__name__}: {exc}"}).encode() + b"\n")
+        words = f"{type(exc).__name__}: {exc}".replace("\n", " ")
+        os.write(report_fd, f"fault {words}\n".encode())
         code = FAULT_EXIT_CODE
     os._exit(code)  # nothing to flush or finalise, and the caller waits

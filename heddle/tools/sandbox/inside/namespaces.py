@@ -56,13 +56,13 @@ def build_root(spec: Spec) -> None:
     sc.mount("none", "/", flags=sc.MS_REC | sc.MS_PRIVATE)
     root = spec["directory"]
     sc.mount("tmpfs", root, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, f"size={_ROOT_BYTES},mode=0755")
-    for path in spec["visible"]:
+    _devices(root)
+    _writable_directories(root, spec["disk_bytes"])
+    for path in spec["visible"]:  # after /tmp, which an interpreter may lie below
         _show(root, path)
     for name in _SYSTEM_LINKS:
         if os.path.islink(f"/{name}"):
             os.symlink(os.readlink(f"/{name}"), f"{root}/{name}")
-    _devices(root)
-    _writable_directories(root, spec["disk_bytes"])
     os.mkdir(f"{root}/proc")
     with contextlib.suppress(PermissionError):  # a container that masks parts of /proc forbids a fresh one
         sc.mount("proc", f"{root}/proc", "proc", sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC)

@@ -1,8 +1,15 @@
-"""The order that the coordinator gives a supervisor, as JSON. Types only: never imported inside."""
+"""What coordinator and supervisor say to each other. Types only: never imported inside.
+
+The order is a ``Spec``, marshalled. The report is lines of text:
+
+    started 1234.5                      the program is about to run, an instant of time.monotonic()
+    ended cause=exited exit_code=0 ...  an ``Ended``, its values as str() gives them
+    fault OSError: ...                  the sandbox could not be set up
+"""
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal, TypedDict
 
 Mode = Literal["bubblewrap", "namespaces", "rlimits"]
 
@@ -32,28 +39,18 @@ class Spec(TypedDict):
     max_open_files: int
 
 
-class Started(TypedDict):
-    """First line of the report: the program is about to run. An instant of ``time.monotonic()``."""
-
-    started: float
-
-
 class Ended(TypedDict):
-    """Last line of the report."""
+    """How a program ended."""
 
     cause: Literal["exited", "wall", "stopped"]
     """``stopped``: the coordinator let go of the lifeline, on purpose or by dying."""
-    exit_code: int | None
-    signal: int | None
+    exit_code: int
+    """-1 where it did not exit by itself."""
+    signal: int
+    """0 where no signal ended it."""
     out_of_memory: bool
     """The program died of a ``MemoryError``."""
     cpu_s: float
     max_rss_bytes: int
-    survivors: NotRequired[int]
+    survivors: int
     """``rlimits``: processes that could not be ended."""
-
-
-class Fault(TypedDict):
-    """The report of a supervisor that could not do its work."""
-
-    fault: str
