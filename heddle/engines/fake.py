@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from heddle.agent.ports import EngineCapabilities, Generation, GenerationRequest, TokenChunk
 from heddle.errors import EngineRejected, EngineTimeout, EngineUnavailable, HeddleError
@@ -114,7 +115,7 @@ class FakeEngine:
     async def warm_prefix(self, token_ids: Sequence[int]) -> int:
         """See ``Engine.warm_prefix``."""
         self._raise_if_crashed()
-        return self._prefixes.admit(token_ids)
+        return self._prefixes.admit(_encode(token_ids)).tokens
 
     async def load(self) -> EngineLoad:
         """See ``Engine.load``."""
@@ -162,18 +163,19 @@ class FakeEngine:
         self, request: GenerationRequest, flight: _Flight, on_tokens: Callable[[TokenChunk], None]
     ) -> Generation:
         started_at = asyncio.get_running_loop().time()
-        cached_tokens = self._prefixes.admit(request.prompt_ids)
+        prompt = _encode(request.prompt_ids)
+        known = self._prefixes.admit(prompt)
         room = min(request.max_new_tokens, self._model.context_tokens - len(request.prompt_ids))
-        planned, logprobs = self._sample(request, room)
+        planned, logprobs = self._sample(request, prompt, room)
         sent = await self._emit(request, flight, planned, logprobs, on_tokens)
         token_ids = planned[:sent]
-        self._prefixes.admit([*request.prompt_ids, *token_ids])
+        self._prefixes.admit(prompt + _encode(token_ids), known)
         return Generation(
             token_ids=token_ids,
             logprobs=logprobs[:sent],
             finish_reason=self._finish(token_ids, len(planned)),
             prompt_tokens=len(request.prompt_ids),
-            cached_tokens=cached_tokens,
+            cached_tokens=known.tokens,
             weight_version=0,
             prefill_s=0.0,
             decode_s=asyncio.get_running_loop().time() - started_at,
@@ -230,9 +232,9 @@ class FakeEngine:
 
     # --------------------------------------------------------------------------------- sampling
 
-    def _sample(self, request: GenerationRequest, room: int) -> tuple[list[int], list[float]]:
+    def _sample(self, request: GenerationRequest, prompt: bytes, room: int) -> tuple[list[int], list[float]]:
         if self._model.script is None:
-            token_ids = self._sample_freely(request, room)
+            token_ids = self._sample_freely(prompt, request.sampling.seed or 0, room)
         else:
             token_ids = list(self._model.script(request))[:room]
             if self._model.end_of_turn_id in token_ids:
@@ -241,10 +243,10 @@ class FakeEngine:
             raise EngineRejected("the script gave no token")
         return token_ids, [-0.01 - (token_id % 97) / 50.0 for token_id in token_ids]
 
-    def _sample_freely(self, request: GenerationRequest, room: int) -> list[int]:
+    def _sample_freely(self, prompt: bytes, seed: int, room: int) -> list[int]:
         """Each id is a function of a checksum over everything before it."""
         model = self._model
-        state = zlib.crc32(array("q", request.prompt_ids).tobytes(), request.sampling.seed or 0)
+        state = zlib.crc32(prompt, seed)
         token_ids: list[int] = []
         while len(token_ids) < room:
             mixed = state * 2_654_435_761 >> 8
@@ -254,14 +256,32 @@ class FakeEngine:
             token_ids.append(token_id)
             if token_id == model.end_of_turn_id:
                 break
-            state = zlib.crc32(token_id.to_bytes(8, "little"), state)
+            state = zlib.crc32(_encode((token_id,)), state)
         return token_ids
 
 
-class _PrefixCache:
-    """Which prefixes were computed, in blocks; the least recently used go first, by generations.
+_BYTES_PER_TOKEN = 8
+_BLOCK_BYTES = PREFIX_BLOCK_TOKENS * _BYTES_PER_TOKEN
 
-    A block is known by a hash over itself and everything before it.
+
+def _encode(token_ids: Sequence[int]) -> bytes:
+    """Ids as bytes, which hash and check-sum at the speed of C; encodings concatenate."""
+    return array("q", token_ids).tobytes()
+
+
+class _Known(NamedTuple):
+    """How far a sequence was admitted."""
+
+    tokens: int
+    key: int
+    end: int
+    """Bytes of whole blocks."""
+
+
+class _PrefixCache:
+    """Which prefixes were computed, in blocks. A block is known by a hash over itself and all before it.
+
+    Where the newer half of the capacity is full, the older half is forgotten.
     """
 
     def __init__(self, capacity_blocks: int) -> None:
@@ -272,19 +292,24 @@ class _PrefixCache:
     def __len__(self) -> int:
         return len(self._young | self._old)
 
-    def admit(self, token_ids: Sequence[int]) -> int:
-        """Make a sequence known; returns how many of its tokens, from the front, were known before."""
-        key = 0
-        cached = 0
-        unbroken = True
-        for start in range(0, len(token_ids) - PREFIX_BLOCK_TOKENS + 1, PREFIX_BLOCK_TOKENS):
-            key = hash((key, *token_ids[start : start + PREFIX_BLOCK_TOKENS]))
-            unbroken = unbroken and (key in self._young or key in self._old)
-            cached += PREFIX_BLOCK_TOKENS * unbroken
-            self._young.add(key)
-        if len(self._young) > self._half:
-            self._old, self._young = self._young, set()
-        return cached
+    def admit(self, encoded: bytes, known: _Known | None = None) -> _Known:
+        """Make a sequence known, going on from ``known`` where its beginning was admitted before.
+
+        The result's ``tokens`` counts what was known from the front at the first admission.
+        """
+        young, old = self._young, self._old
+        tokens, key, end = known or (0, 0, 0)
+        searching = known is None
+        for start in range(end, len(encoded) - _BLOCK_BYTES + 1, _BLOCK_BYTES):
+            end = start + _BLOCK_BYTES
+            key = hash((key, encoded[start:end]))
+            if searching:
+                searching = key in young or key in old
+                tokens += PREFIX_BLOCK_TOKENS * searching
+            young.add(key)
+        if len(young) > self._half:
+            self._old, self._young = young, set()
+        return _Known(tokens, key, end)
 
 
 class FakeWorker:
