@@ -18,8 +18,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from heddle.errors import ConfigError
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
-"""Token types of the GGUF format."""
+UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
+"""Token types of the GGUF format; all others are written in the byte alphabet."""
 
 
 @dataclass(frozen=True, slots=True)

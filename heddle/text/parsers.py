@@ -22,6 +22,10 @@ from heddle.types import Json, ToolCall
 CALL_OPENING = "<tool_call>"
 CALL_CLOSING = "</tool_call>"
 
+MAX_CALLS = 64
+"""Calls (malformed ones too) read from one text; what follows is one error. An error costs time linear
+in the whole text, so without a bound a flood of opening tags would take minutes."""
+
 
 @dataclass(frozen=True, slots=True)
 class ParsedTurn:
@@ -60,6 +64,10 @@ class HermesParser:
         position = 0
         while (opening := text.find(CALL_OPENING, position)) >= 0:
             content.append(text[position:opening])
+            if len(calls) + len(errors) == MAX_CALLS:
+                errors.append(f"more than {MAX_CALLS} tool calls in one turn; the rest is ignored")
+                position = len(text)
+                break
             start = opening + len(CALL_OPENING)
             try:
                 call, position = _tagged_call(text, start)
@@ -169,8 +177,9 @@ def _named_call(value: Json) -> _NamedCall:
 
 def _openai_turn(value: Mapping[str, Json], content: str, step_index: int) -> ParsedTurn:
     entries = value.get("tool_calls", [dict(value)])
-    if not isinstance(entries, list):
-        return _turn(content, [], ['"tool_calls" must be an array'], step_index)
+    if not isinstance(entries, list) or len(entries) > MAX_CALLS:
+        error = f'"tool_calls" must be an array of at most {MAX_CALLS} calls'
+        return _turn(content, [], [error], step_index)
     calls: list[_NamedCall] = []
     errors: list[str] = []
     for number, entry in enumerate(entries, start=1):

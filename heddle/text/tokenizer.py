@@ -19,6 +19,13 @@ from heddle.types import Message, Role, ToolSpec
 
 _UNKNOWN_TOKEN = "\ufffd".encode()
 
+_GENERATION_ENDS = (
+    *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>"),
+    *("<end_of_turn>", "<EOT>", "<｜end▁of▁sentence｜>", "</s>"),  # noqa: RUF001 - so it is spelled
+    *("<|fim_pad|>", "<|fim_repo|>", "<|repo_name|>", "<reponame>", "<|file_sep|>"),
+)
+"""Control tokens at which llama.cpp ends a generation, whatever the model file declares."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
@@ -42,6 +49,8 @@ class TextTokenizer:
         self._observation = ObservationTemplate(template, self._control)
         seams = self._observation.seams
         self._end_of_turn_id = vocabulary.control_ids[seams.end_of_turn]
+        ends = {seams.end_of_turn, vocabulary.eos_token, *_GENERATION_ENDS}
+        self._end_ids = frozenset(i for text, i in vocabulary.control_ids.items() if text in ends)
         self._after_turn = self.encode(seams.after_turn)
         self._opening = self.encode(seams.opening)
         self._frames = self._make_frames(seams)
@@ -50,6 +59,11 @@ class TextTokenizer:
     def end_of_turn_id(self) -> int:
         """The control token with which the template ends an assistant's turn."""
         return self._end_of_turn_id
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Every id at which an engine ends a generation; ``end_of_turn_id`` is one of them."""
+        return self._end_ids
 
     @property
     def vocabulary_size(self) -> int:

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models
 from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Sequence, Split
 
 from heddle.errors import ConfigError
-from heddle.text.gguf_vocabulary import CONTROL, NORMAL, UNKNOWN, USER_DEFINED, load_gguf_vocabulary
+from heddle.text.gguf_vocabulary import CONTROL, UNKNOWN, USER_DEFINED, load_gguf_vocabulary
 from heddle.types import Json
 
 
@@ -46,6 +46,9 @@ def load_vocabulary(path: Path) -> Vocabulary:
 
 _GAP = "\0"
 """Outside of the byte alphabet, so no text and no merge can make it."""
+
+_VERBATIM = (UNKNOWN, CONTROL, USER_DEFINED)
+"""Types of tokens that are written as they read, not in the byte alphabet."""
 
 _CONTRACTIONS = r"'s|'t|'re|'ve|'m|'ll|'d"
 _GPT2 = rf"{_CONTRACTIONS}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)"
@@ -104,7 +107,7 @@ def _from_gguf(path: Path) -> Vocabulary:
     bpe.add_tokens([AddedToken(t, normalized=False) for t, kind in kinds if kind == USER_DEFINED])
     return Vocabulary(
         bpe=bpe,
-        token_bytes=[_bytes_of(t) if kind == NORMAL else t.encode() for t, kind in kinds],
+        token_bytes=[t.encode() if kind in _VERBATIM else _bytes_of(t) for t, kind in kinds],
         control_ids={t: ids[t] for t, kind in kinds if kind in (CONTROL, UNKNOWN)},
         gap_id=gap_id,
         bos_token="" if raw.bos_id is None else raw.tokens[raw.bos_id],
