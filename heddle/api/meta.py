@@ -19,6 +19,7 @@ ASSETS = {
     "/": ("dashboard.html", "text/html"),
     "/static/dashboard.css": ("dashboard.css", "text/css"),
     "/static/dashboard.js": ("dashboard.js", "text/javascript"),
+    "/static/dom.js": ("dom.js", "text/javascript"),
     "/static/transcript.js": ("transcript.js", "text/javascript"),
 }
 """The dashboard's files. They hold no data, so they need no token; the page asks for it."""
