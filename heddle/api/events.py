@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from heddle.api.bodies import read_query
 from heddle.api.context import ApiContext
-from heddle.api.replies import write_or_drop
+from heddle.api.replies import prepare_or_drop, write_or_drop
 from heddle.api.routing import Answer, Route
 from heddle.api.service import ServerEvent
 from heddle.errors import InvalidRequest
@@ -58,7 +58,7 @@ class EventRoutes:
         response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         response.content_type = EVENT_STREAM
         try:
-            await response.prepare(request)
+            await prepare_or_drop(request, response)
             await self._send(request, response, b"retry: %d\n\n" % RECONNECT_MS)
             await self._pump(request, response, events)
         finally:

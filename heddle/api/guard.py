@@ -17,9 +17,13 @@ from aiohttp.typedefs import Handler, Middleware
 
 from heddle.api.context import ApiContext
 from heddle.api.problems import Problem, problem_of, route_of
+from heddle.api.replies import ClientGone
 from heddle.config import LOOPBACK_HOSTS
 
 _log = structlog.get_logger(__name__)
+
+CLIENT_GONE = 499
+"""Counted where the client left before its answer was complete; never sent."""
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -34,7 +38,7 @@ def make_guard(context: ApiContext, public: frozenset[str]) -> Middleware:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         started = time.perf_counter()
-        status = 499  # the client left before there was an answer
+        status = CLIENT_GONE
         try:
             response = await _answer(request, handler)
             status = response.status
@@ -51,8 +55,8 @@ def make_guard(context: ApiContext, public: frozenset[str]) -> Middleware:
             if route_of(request) not in public:
                 _check_token(request, context)
             return await handler(request)
-        except ConnectionResetError:
-            raise  # the client is gone; there is nobody to tell
+        except ClientGone:
+            return web.Response(status=CLIENT_GONE)  # for the count alone: the connection is closed
         except Exception as exc:
             return problem_of(exc, request=request).response()
 

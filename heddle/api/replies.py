@@ -21,6 +21,10 @@ PIECE_BYTES = 64 * 1024
 """Written at once: about what a socket buffer takes."""
 
 
+class ClientGone(Exception):
+    """The client left, or was cut off because it does not read; there is nobody to answer."""
+
+
 async def reply_json(
     request: web.Request,
     value: object,
@@ -50,23 +54,33 @@ async def reply_bytes(
     response = web.StreamResponse(status=status, headers=headers)
     response.content_type = content_type
     response.content_length = size
-    await response.prepare(request)
+    await prepare_or_drop(request, response)
     for piece in _pieces(parts):
         await write_or_drop(request, response, piece, timing)
     return response
 
 
+async def prepare_or_drop(request: web.Request, response: web.StreamResponse) -> None:
+    """Send the headers. Raises ``ClientGone``."""
+    try:
+        await response.prepare(request)
+    except ConnectionError as exc:
+        raise ClientGone("left before the answer") from exc
+
+
 async def write_or_drop(
     request: web.Request, response: web.StreamResponse, data: bytes, timing: ApiTiming
 ) -> None:
-    """Write within ``timing.write_s``; otherwise cut the connection and raise ``ConnectionResetError``."""
+    """Write within ``timing.write_s``; otherwise cut the connection. Raises ``ClientGone``."""
     try:
         async with asyncio.timeout(timing.write_s):
             await response.write(data)
     except TimeoutError as exc:
         if request.transport is not None:
             request.transport.abort()
-        raise ConnectionResetError("the client does not read") from exc
+        raise ClientGone("does not read") from exc
+    except ConnectionError as exc:
+        raise ClientGone("left during the answer") from exc
 
 
 def _pieces(parts: Iterable[bytes]) -> Iterable[bytes]:

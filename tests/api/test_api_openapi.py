@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -93,6 +95,19 @@ async def test_answers_are_as_described(path: str, template: str, status: int) -
     assert status == response.status_code
     schema = {**described["schema"], "components": document["components"]}
     jsonschema.Draft202012Validator(schema).validate(response.json())
+
+
+async def test_every_route_has_its_line_in_the_documentation() -> None:
+    """The page on REST shows each operation, so that nobody has to guess one."""
+    page = (Path(__file__).parents[2] / "docs" / "rest.md").read_text(encoding="utf-8")
+    document = await fetch_document()
+    for path, methods in document["paths"].items():
+        example = re.sub(r"\\\{[a-z_]+\\\}", r"[a-z0-9-]+", re.escape(path))
+        for method in methods:
+            if path.startswith("/v1") and method == "delete":
+                assert re.search(f"-X DELETE [$]HEDDLE{example}", page), (method, path)
+            elif path != "/" and not path.startswith("/static/"):
+                assert re.search(f"[$]HEDDLE{example}", page), (method, path)
 
 
 def find_references(node: object) -> list[str]:

@@ -197,7 +197,7 @@ async def test_a_stream_ends_in_the_service_when_its_client_goes() -> None:
     assert service.streams_open == 0
 
 
-async def test_a_client_that_does_not_read_is_dropped() -> None:
+async def test_a_client_that_does_not_read_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     """A stuck consumer is cut off after a while, and meanwhile nothing is buffered for it."""
     service = ScriptedService(event_buffer=10_000)
     async with serving(service, timing=IMPATIENT) as http:
@@ -214,6 +214,35 @@ async def test_a_client_that_does_not_read_is_dropped() -> None:
         writer.close()
 
     assert received < 200 * 100_000
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_a_client_that_stops_reading_a_large_answer_is_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A page of many megabytes does not wait for a reader that never comes back."""
+    service = ScriptedService()
+    async with serving(service, timing=IMPATIENT) as http:
+        await http.post("/v1/batches", json=make_batch(samples_per_prompt=8))
+        service.finish("b0", 8, reward_info={"blob": "x" * 4_000_000})
+        reader, writer = await asyncio.open_connection(http.base_url.host, http.base_url.port)
+        writer.write(f"GET {TRAJECTORIES} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+
+        async def counted() -> bool:
+            text = (await http.get("/metrics")).text
+            return 'code="499"' in text
+
+        async with asyncio.timeout(10):
+            while not await counted():  # noqa: ASYNC110  (a count over HTTP has no event)
+                await asyncio.sleep(0.05)
+        received = 0
+        with contextlib.suppress(ConnectionError):
+            while piece := await reader.read(1 << 20):
+                received += len(piece)
+        writer.close()
+
+    assert 0 < received < 32_000_000
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_the_server_stops_at_once_with_polls_and_streams_open() -> None:
