@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import random
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from control_rig import make_batch
+from control_rig import Rig, make_batch
 
 from heddle.control.build import PlaneSettings, build_plane
-from heddle.control.commands import StopWorker
+from heddle.control.commands import Command, StopWorker
 from heddle.control.events import Event, PoolRequested, StepGenerated, TrajectoryFinished, WorkerReady
-from heddle.control.log import LogEntry
+from heddle.control.log import LogEntry, encode_entry
 from heddle.control.replay import Difference, replay
 from heddle.control.state import IgnoreReason
 from heddle.errors import ConfigError
-from heddle.types import StopReason, TrajectoryId, WorkerId
+from heddle.eventlog import EventLogWriter
+from heddle.types import StopReason, TrajectoryId, TrajectoryPhase, WorkerId
 
 SETTINGS = PlaneSettings(pool="1", slots=2)
 
@@ -118,3 +123,71 @@ def test_unknown_parts_are_refused_with_the_names_there_are(part: str) -> None:
 
     with pytest.raises(ConfigError, match=r"unknown .* 'nonsense'; choose one of \w+"):
         build_plane(changed[part])
+
+
+def go_on(rig: Rig, name: str, rng: random.Random) -> None:
+    """The next thing that may happen to a trajectory."""
+    match rig.trajectory(name).phase:
+        case TrajectoryPhase.GENERATING if rng.random() < 0.1:
+            rig.interrupt(name)
+        case TrajectoryPhase.GENERATING:
+            rig.step(name, output=rng.randrange(50))
+        case TrajectoryPhase.BETWEEN if rng.random() < 0.3:
+            rig.finish(name)
+        case TrajectoryPhase.BETWEEN:
+            rig.tools_started(name)
+        case TrajectoryPhase.IN_TOOL:
+            rig.tools_finished(name)
+        case _:
+            pass
+
+
+class RecordingRig(Rig):
+    """A rig that keeps the lines of its log."""
+
+    def __init__(self, settings: PlaneSettings) -> None:
+        super().__init__(pool=settings.pool, slots=settings.slots)
+        self.lines: list[bytes] = []
+
+    def send(self, event: Event) -> list[Command]:
+        commands = super().send(event)
+        self.lines.append(encode_entry(len(self.lines), self.now, event, commands, self.plane.last_ignored))
+        return commands
+
+
+def test_a_log_replays_equal_in_another_process(tmp_path: Path) -> None:
+    """No decision hangs on the order of a set or on anything else that differs between processes."""
+    settings = PlaneSettings(pool="1+1+1", slots=3)
+    rig, rng = RecordingRig(settings), random.Random(7)
+    rig.pool(3)
+    for batch in range(3):
+        rig.submit(f"b{batch}-", 30)
+        for _ in range(200):
+            names = list(rig.plane.state.trajectories)
+            go_on(rig, names[rng.randrange(len(names))], rng)
+        rig.lost(f"w{batch}")
+        if batch > 0:
+            rig.ready(f"w{batch - 1}")
+    path = tmp_path / "run.jsonl"
+    with EventLogWriter(path, settings) as writer:
+        for line in rig.lines:
+            writer.append(line)
+    program = f"""
+from pathlib import Path
+from heddle.control.replay import replay
+from heddle.eventlog import read_event_log
+
+log = read_event_log(Path({str(path)!r}))
+report = replay(log.settings, log.entries)
+print(report.events, report.difference)
+"""
+    for hash_seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            check=True,
+            timeout=60,
+            capture_output=True,
+            text=True,
+            env={"PYTHONHASHSEED": hash_seed},
+        )
+        assert done.stdout == f"{len(rig.lines)} None\n"
