@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -98,10 +98,11 @@ class EmbeddedEngine:
     capabilities = EngineCapabilities(json_schema=True, prefix_warmup=True)
 
     def __init__(self, url: str, *, slots: int, api_key: str | None = None) -> None:
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        """What the server wants to see in every request."""
         self._client = httpx.AsyncClient(
             base_url=url,
-            headers=headers,
+            headers=self.headers,
             timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=2 * slots + 8, max_keepalive_connections=0),
             trust_env=False,  # a proxy from the environment must not see loopback traffic
@@ -109,6 +110,7 @@ class EmbeddedEngine:
         self._permits = asyncio.Semaphore(slots)
         self._flights: dict[str, _Flight] = {}
         self._tags = itertools.count(1)
+        self._closed = False
 
     async def generate(
         self, request: GenerationRequest, on_tokens: Callable[[TokenChunk], None]
@@ -127,12 +129,12 @@ class EmbeddedEngine:
         flight = self._flights.get(request_id)
         if flight is None:
             return
-        if not flight.aborted and not flight.closing:
+        if not flight.closing:
             flight.aborted = True
-            flight.scope.reschedule(asyncio.get_running_loop().time())
+            self._hasten(flight)
         await flight.landed.wait()
 
-    async def warm_prefix(self, token_ids: list[int] | tuple[int, ...]) -> int:
+    async def warm_prefix(self, token_ids: Sequence[int]) -> int:
         """Compute a prefix into the cache; returns how much of it was there.
 
         The server cannot compute without sampling: one token is drawn and thrown away.
@@ -173,12 +175,24 @@ class EmbeddedEngine:
         await self.slots()
 
     async def close(self) -> None:
-        """Release the connections; the server goes on."""
+        """Release the connections; the server goes on, generations raise ``EngineUnavailable``."""
+        self._closed = True
+        flights = list(self._flights.values())
+        for flight in flights:
+            self._hasten(flight)
+        for flight in flights:
+            await flight.landed.wait()
         await self._client.aclose()
 
     # ---------------------------------------------------------------------------- one generation
 
+    def _hasten(self, flight: _Flight) -> None:
+        """Let the flight's deadline pass now, unless its stream is over already."""
+        if not flight.closing:
+            flight.scope.reschedule(asyncio.get_running_loop().time())
+
     def _take_off(self, request: GenerationRequest) -> _Flight:
+        self._raise_if_closed()
         if request.max_new_tokens < 1:
             raise EngineRejected(f"max_new_tokens must be at least 1, not {request.max_new_tokens}")
         if request.json_schema is not None:
@@ -199,7 +213,9 @@ class EmbeddedEngine:
                 permitted = await self._permits.acquire()
                 await self._stream(flight, on_tokens)
         except TimeoutError as exc:
-            if not flight.aborted and flight.finish is None:
+            if flight.finish is None and self._closed:
+                raise EngineUnavailable("the engine was closed") from exc
+            if flight.finish is None and not flight.aborted:
                 raise EngineTimeout(_describe_timeout(flight)) from exc
         except httpx.HTTPError as exc:
             raise error_of_transport(exc) from exc
@@ -243,7 +259,7 @@ class EmbeddedEngine:
             flight.last_token_at = now
             if flight.first_token_at is None:
                 flight.first_token_at = now
-            if not flight.aborted:
+            if not flight.aborted and not self._closed:
                 flight.scope.reschedule(min(flight.give_up_at, now + flight.request.first_token_deadline_s))
             on_tokens(TokenChunk(token_ids, logprobs))
         if event.timings is not None:
@@ -269,7 +285,12 @@ class EmbeddedEngine:
         except (TimeoutError, EngineUnavailable, EngineRejected):
             return  # dead or hung: whoever watches the process will say so
 
+    def _raise_if_closed(self) -> None:
+        if self._closed:
+            raise EngineUnavailable("the engine is closed")
+
     async def _get(self, path: str) -> bytes:
+        self._raise_if_closed()
         try:
             async with asyncio.timeout(CONTROL_TIMEOUT_S):
                 response = await self._client.get(path)

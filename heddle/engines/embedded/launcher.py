@@ -40,7 +40,7 @@ class EmbeddedWorker:
     def __init__(
         self, process: asyncio.subprocess.Process, engine: EmbeddedEngine, url: str, kv_tokens: int, log: Path
     ) -> None:
-        self._process = process
+        self.process = process
         self.engine = engine
         self.url: str = url
         self.pid: int = process.pid
@@ -49,12 +49,12 @@ class EmbeddedWorker:
 
     async def wait(self) -> str:
         """How the process ended: its exit code or signal, and the last line of its log."""
-        await self._process.wait()
-        return await _obituary(self._process, self._log_path)
+        await self.process.wait()
+        return await _obituary(self.process, self._log_path)
 
     async def stop(self) -> None:
         """SIGTERM to the process group, then SIGKILL; returns when the process is reaped."""
-        await _end(self._process)
+        await _end(self.process)
         await self.engine.close()
 
 
