@@ -113,11 +113,17 @@ def batches_table(batches: Sequence[BatchStatus]) -> Table:
 
 def workers_table(workers: Sequence[WorkerStatus]) -> Table:
     """One line for each worker."""
-    table = Table("worker", "phase", "degree", "slots", "running", "waiting", "resident", "restarts", "url")
+    table = Table("worker", "phase", "degree", "running", "waiting", "resident", "restarts", "url")
     for worker in workers:
-        counts = (worker.tp_degree, worker.slots, worker.running, worker.waiting, worker.resident)
         table.add_row(
-            worker.worker_id, worker.phase, *map(str, counts), str(worker.restarts), worker.url or ""
+            worker.worker_id,
+            worker.phase,
+            str(worker.tp_degree),
+            f"{worker.running}/{worker.slots}",
+            str(worker.waiting),
+            str(worker.resident),
+            str(worker.restarts),
+            worker.url or "",
         )
     return table
 

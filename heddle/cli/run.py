@@ -8,7 +8,7 @@ has ended (every trajectory gets a record, cancelled ones too) and then releases
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -88,27 +88,35 @@ async def _run_in_process(
 ) -> tuple[BatchSummary, bool]:
     from heddle.app import open_coordinator  # imported late: it loads every adapter
 
-    with show_progress() as progress, interrupts():
+    with show_progress() as progress, interrupts() as signals:
         progress.stage(f"starting workers ({config.engine.kind} engine, pool {config.engine.pool})")
         async with open_coordinator(config) as service:
-            return await run_batch(service, request, sink, progress)
+            signals.stop = stop = asyncio.Event()  # from here on the first signal cancels the batch only
+            return await run_batch(service, request, sink, progress, stop)
 
 
 async def run_batch(
-    service: BatchService, request: BatchRequest, sink: LineWriter, progress: BatchProgress
+    service: BatchService,
+    request: BatchRequest,
+    sink: LineWriter,
+    progress: BatchProgress,
+    stop: asyncio.Event,
 ) -> tuple[BatchSummary, bool]:
-    """Submit ``request`` and write every record to ``sink``; the flag says whether it was cancelled."""
+    """Submit ``request`` and write every record to ``sink``.
+
+    The batch is cancelled where ``stop`` is set; the flag says whether it was. Raises ``CommandFailed``
+    where its trajectories do not end then.
+    """
     status, _ = await service.submit(request)
     progress.update(status)
     collector = _Collector(service, status.batch_id, sink, progress)
     cancelled = False
-    try:
-        await collector.collect()
-    except asyncio.CancelledError:
-        _forgive_one_cancellation()
-        cancelled = True
-        progress.stage("cancelling")
-        await _drain(service, status.batch_id, collector)
+    while not await collector.collect_page():
+        if stop.is_set():
+            cancelled = True
+            progress.stage("cancelling")
+            await _drain(service, status.batch_id, collector)
+            break
     makespan_s = await _duration_s(service, status.batch_id)
     restarts = sum(worker.restarts for worker in await service.workers())
     summary = collector.tally.summary(status.batch_id, makespan_s=makespan_s, engine_restarts=restarts)
@@ -128,16 +136,14 @@ class _Collector:
         self._progress = progress
         self._cursor: str | None = None
 
-    async def collect(self) -> None:
-        """Go on until the batch is over. May be called again after a cancellation."""
-        finished = False
-        while not finished:
-            page = await self._service.trajectories(
-                self._batch_id, after=self._cursor, limit=PAGE_LIMIT, wait_s=POLL_S
-            )
-            await _uninterrupted(self._keep(page))
-            self._progress.update(await self._service.batch(self._batch_id))
-            finished = page.finished
+    async def collect_page(self) -> bool:
+        """Wait up to ``POLL_S`` for finished records; True where the batch is over."""
+        page = await self._service.trajectories(
+            self._batch_id, after=self._cursor, limit=PAGE_LIMIT, wait_s=POLL_S
+        )
+        await self._keep(page)
+        self._progress.update(await self._service.batch(self._batch_id))
+        return page.finished
 
     async def _keep(self, page: TrajectoryPage) -> None:
         trajectories = [decode_trajectory(record) for record in page.records]
@@ -155,28 +161,12 @@ async def _drain(service: BatchService, batch_id: str, collector: _Collector) ->
     try:
         async with asyncio.timeout(DRAIN_TIMEOUT_S):
             await service.cancel(batch_id)
-            await collector.collect()
+            while not await collector.collect_page():
+                pass
     except TimeoutError as exc:
         raise CommandFailed(
             f"{batch_id} was cancelled but had not ended {DRAIN_TIMEOUT_S:g} s later"
         ) from exc
-
-
-async def _uninterrupted(work: Coroutine[object, object, None]) -> None:
-    """Finish ``work`` even when cancelled: a page half kept would be written twice."""
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise
-
-
-def _forgive_one_cancellation() -> None:
-    """The interruption was handled: let later awaits of this task go through."""
-    task = asyncio.current_task()
-    if task is not None:
-        task.uncancel()
 
 
 async def _duration_s(service: BatchService, batch_id: str) -> float:

@@ -1,8 +1,9 @@
 """SIGINT and SIGTERM as cancellation: the first asks, the second insists.
 
-The first signal sets ``stop`` where a command waits for it, and otherwise cancels the command's task; the
+The first signal sets ``stop`` where a command looks at it, and otherwise cancels the command's task; the
 second cancels in any case. Cancelling unwinds every context manager, so that engine processes, sandboxes
-and sockets are released on the way out.
+and sockets are released on the way out. A command may not take a cancellation for a signal: a task group
+cancels, too, when something fails.
 """
 
 from __future__ import annotations
@@ -24,16 +25,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(slots=True)
 class Interrupts:
-    """Counts signals and turns each into its effect on the command's task."""
+    """What signals do to the command's task; ``stop`` may be set while it runs."""
 
     task: asyncio.Task[object]
     stop: asyncio.Event | None
-    count: int = 0
 
     def received(self) -> None:
         """One signal came."""
-        self.count += 1
-        if self.count == 1 and self.stop is not None:
+        if self.stop is not None and not self.stop.is_set():
             self.stop.set()
         else:
             self.task.cancel()

@@ -28,7 +28,7 @@ class ScriptedService:
     def __init__(self, *, obeys_cancel: bool = True) -> None:
         self.release = asyncio.Event()
         self.waiting = asyncio.Event()
-        self.cancelled = False
+        self.cancelled = asyncio.Event()
         self._obeys_cancel = obeys_cancel
 
     async def submit(self, request: BatchRequest) -> tuple[BatchStatus, bool]:
@@ -39,7 +39,7 @@ class ScriptedService:
         return make_status(finished=2 if over else 1, finished_at=104.0 if over else None)
 
     async def cancel(self, batch_id: str) -> BatchStatus:
-        self.cancelled = True
+        self.cancelled.set()
         if self._obeys_cancel:
             self.release.set()
         return await self.batch(batch_id)
@@ -50,8 +50,9 @@ class ScriptedService:
         if after is None:
             return TrajectoryPage([encode_trajectory(make_trajectory())], cursor="1", finished=False)
         self.waiting.set()
-        await self.release.wait()
-        reason = StopReason.CANCELLED if self.cancelled else StopReason.COMPLETED
+        if not await released(self.release, wait_s):
+            return TrajectoryPage([], cursor=after, finished=False)
+        reason = StopReason.CANCELLED if self.cancelled.is_set() else StopReason.COMPLETED
         second = make_trajectory(trajectory_id="b-g0-t1", stop_reason=reason)
         return TrajectoryPage([encode_trajectory(second)], cursor="2", finished=True)
 
@@ -74,6 +75,21 @@ class ScriptedService:
         ]
 
 
+async def released(event: asyncio.Event, wait_s: float) -> bool:
+    """Whether ``event`` is set within ``wait_s``."""
+    try:
+        async with asyncio.timeout(wait_s):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+@pytest.fixture
+def stop() -> asyncio.Event:
+    """What the first signal sets."""
+    return asyncio.Event()
+
+
 @pytest.fixture
 def sink(tmp_path: Path) -> Iterator[LineWriter]:
     """Where the records go; each line is in the file at once."""
@@ -86,52 +102,64 @@ def written_ids(tmp_path: Path) -> list[str]:
     return [record.trajectory_id for record in read_trajectories(tmp_path / "out.jsonl")]
 
 
-async def test_every_record_is_written_once_and_counted(sink: LineWriter, tmp_path: Path) -> None:
+async def test_every_record_is_written_once_and_counted(
+    sink: LineWriter, stop: asyncio.Event, tmp_path: Path
+) -> None:
     """A finished run has all records, and figures from the service's own times."""
     service = ScriptedService()
     service.release.set()
-    summary, cancelled = await run_batch(service, REQUEST, sink, SilentProgress())
+    summary, cancelled = await run_batch(service, REQUEST, sink, SilentProgress(), stop)
     assert written_ids(tmp_path) == ["b-g0-t0", "b-g0-t1"]
     assert (summary.trajectories, summary.makespan_s, summary.engine_restarts) == (2, 4.0, 3)
     assert not cancelled
 
 
 async def test_an_interruption_cancels_the_batch_and_keeps_what_ended(
-    sink: LineWriter, tmp_path: Path
+    sink: LineWriter, stop: asyncio.Event, tmp_path: Path
 ) -> None:
     """After the first signal, the cancelled trajectories still get their records, none twice."""
     service = ScriptedService()
-    task = asyncio.create_task(run_batch(service, REQUEST, sink, SilentProgress()))
+    task = asyncio.create_task(run_batch(service, REQUEST, sink, SilentProgress(), stop))
     await service.waiting.wait()
-    task.cancel()
+    stop.set()
     summary, cancelled = await task
     assert cancelled
-    assert service.cancelled
+    assert service.cancelled.is_set()
     assert written_ids(tmp_path) == ["b-g0-t0", "b-g0-t1"]
     assert summary.by_status == {"completed": 1, "aborted": 1}
 
 
-async def test_a_second_interruption_does_not_wait(sink: LineWriter) -> None:
+async def test_a_second_interruption_does_not_wait(sink: LineWriter, stop: asyncio.Event) -> None:
     """The person insists: the task ends cancelled, and its context managers unwind."""
     service = ScriptedService(obeys_cancel=False)
-    task = asyncio.create_task(run_batch(service, REQUEST, sink, SilentProgress()))
-    await service.waiting.wait()
-    service.waiting.clear()
-    task.cancel()
-    await service.waiting.wait()
+    task = asyncio.create_task(run_batch(service, REQUEST, sink, SilentProgress(), stop))
+    stop.set()
+    await service.cancelled.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
 async def test_a_batch_that_does_not_end_after_its_cancellation_is_an_error(
-    sink: LineWriter, monkeypatch: pytest.MonkeyPatch
+    sink: LineWriter, stop: asyncio.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait for cancelled trajectories has a deadline."""
     monkeypatch.setattr(run_module, "DRAIN_TIMEOUT_S", 0.01)
     service = ScriptedService(obeys_cancel=False)
-    task = asyncio.create_task(run_batch(service, REQUEST, sink, SilentProgress()))
-    await service.waiting.wait()
-    task.cancel()
+    task = asyncio.create_task(run_batch(service, REQUEST, sink, SilentProgress(), stop))
+    stop.set()
     with pytest.raises(CommandFailed, match="had not ended"):
         await task
+
+
+async def test_a_cancellation_without_a_signal_is_not_swallowed(
+    sink: LineWriter, stop: asyncio.Event
+) -> None:
+    """A task group cancels its body when something in it fails: that error must come out."""
+    service = ScriptedService()
+    task = asyncio.create_task(run_batch(service, REQUEST, sink, SilentProgress(), stop))
+    await service.waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not service.cancelled.is_set()
