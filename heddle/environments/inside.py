@@ -14,6 +14,9 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 
+LONGEST_REPORT = 2000
+"""Characters of one report, so that six of them fit the sandbox's limit on output."""
+
 
 class _Nowhere(io.TextIOBase):
     """Takes what a submission prints, so that a flood of it cannot drown the report."""
@@ -53,6 +56,8 @@ def call_and_report(marker: str, name: str, source: str, calls: Sequence[str]) -
 
     def report(index: int, kind: str, value: object, text: str) -> None:
         line = json.dumps([index, kind, value, text[:160]])
+        if len(line) > LONGEST_REPORT:
+            line = json.dumps([index, "error", None, "the value is too long"])
         out.write(f"\n{marker}{line}\n")
         out.flush()
 

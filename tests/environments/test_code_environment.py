@@ -152,6 +152,13 @@ async def test_a_run_that_ends_early_loses_only_the_tests_after_it() -> None:
     assert verdict.text == "Passed 2 of 3.\nadd(-5, 4): no result (the code ended the process)"
 
 
+async def test_a_huge_value_is_told_as_such() -> None:
+    """It would crowd the other reports out of the sandbox's output."""
+    outcome = await play().turn(("run_tests", {"code": "def add(a, b): return [0] * 9999"}))
+
+    assert outcome.messages[0].content.splitlines()[1] == "add(1, 2): the value is too long"
+
+
 @pytest.mark.parametrize(
     ("code", "observation"),
     [

@@ -21,9 +21,7 @@ def play() -> Play:
 async def test_hints_narrow_the_range() -> None:
     """Each answer names the range that all guesses so far leave."""
     game = play()
-    said = [
-        (await game.turn(("guess", {"number": number}))).messages[0].content for number in (50, 20, 60, 41)
-    ]
+    outcomes = [await game.turn(("guess", {"number": number})) for number in (50, 20, 60, 41)]
 
     expected = [
         "50 is too high. It is from 0 to 49.",
