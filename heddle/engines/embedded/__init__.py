@@ -4,3 +4,6 @@
 brings the weights, ``streamable`` prepares them. Nothing is imported here: the server process pays for
 every import.
 """
+
+KEY_VARIABLE = "HEDDLE_ENGINE_KEY"
+"""Environment variable in which the launcher hands a server the key that its clients must present."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import structlog
 from pydantic import BaseModel, ValidationError
 
+from heddle.engines.embedded import KEY_VARIABLE
 from heddle.engines.embedded.adapter import EmbeddedEngine
 from heddle.engines.embedded.model import default_cache_dir
 from heddle.engines.uninterrupted import uninterrupted
@@ -23,7 +24,6 @@ from heddle.types import WorkerSpec
 STOP_GRACE_S = 3.0
 """From SIGTERM to SIGKILL; the server has nothing to save and ends at once."""
 _LOG_TAIL_BYTES = 4096
-_KEY_VARIABLE = "HEDDLE_ENGINE_KEY"
 
 _log = structlog.get_logger()
 
@@ -120,7 +120,7 @@ class EmbeddedLauncher:
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=log_fd,
-                    env={**os.environ, _KEY_VARIABLE: key},
+                    env={**os.environ, KEY_VARIABLE: key},
                     start_new_session=True,
                 )
             finally:

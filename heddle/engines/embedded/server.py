@@ -24,7 +24,7 @@ import threading
 
 import xllamacpp
 
-KEY_VARIABLE = "HEDDLE_ENGINE_KEY"
+from heddle.engines.embedded import KEY_VARIABLE
 
 PREFILL_CHUNK_TOKENS = 64
 """Tokens of a prompt computed between two steps of the other slots, and before an abort is noticed."""
