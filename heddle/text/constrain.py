@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+import orjson
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, best_match
 
@@ -49,18 +51,25 @@ def validate_arguments(tool: ToolSpec, arguments: Mapping[str, Json]) -> str | N
 
     Raises ``ConfigError`` where the tool's own schema is invalid.
     """
-    schema = dict(tool.parameters)
     try:
-        Draft202012Validator.check_schema(schema)
+        validator = _validator(orjson.dumps(dict(tool.parameters)))
     except SchemaError as exc:
         raise ConfigError(f"tool {tool.name}: invalid JSON schema: {exc.message}") from exc
-    error = best_match(Draft202012Validator(schema).iter_errors(dict(arguments)))
+    error = best_match(validator.iter_errors(dict(arguments)))
     if error is None:
         return None
     message = error.message
     if len(message) > _MESSAGE_LENGTH:
         message = f"{message[:_MESSAGE_LENGTH]}..."
     return f"{error.json_path.replace('$', 'arguments', 1)}: {message}"
+
+
+@lru_cache(maxsize=256)
+def _validator(schema: bytes) -> Draft202012Validator:
+    """By the schema's JSON: checking a schema takes milliseconds, too long for every call."""
+    parameters = orjson.loads(schema)
+    Draft202012Validator.check_schema(parameters)
+    return Draft202012Validator(parameters)
 
 
 def _call_schema(tool: ToolSpec, max_string: int) -> dict[str, Json]:
