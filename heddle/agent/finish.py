@@ -7,6 +7,7 @@ with the gates' findings, so that it is counted and never taken for a sample.
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass, replace
 
 import structlog
@@ -108,6 +109,7 @@ def _failure(ending: Ending) -> Failure | None:
 
 
 def _gated(trajectory: Trajectory, *, greedy: bool) -> Trajectory:
+    """The record, or what stands for it. JSON has no NaN: a refused record must still be readable."""
     violations = check(trajectory, greedy=greedy)
     if not violations:
         return trajectory
@@ -120,4 +122,5 @@ def _gated(trajectory: Trajectory, *, greedy: bool) -> Trajectory:
         failure=Failure(FailureKind.INFRA, "gate", findings),
         reward=None,
         reward_info={},
+        response_logprobs=[p if math.isfinite(p) else 0.0 for p in trajectory.response_logprobs],
     )
