@@ -104,5 +104,5 @@ async def run(
 async def eventually(condition: Callable[[], bool]) -> None:
     """Wait until ``condition`` holds; fails after ``LONG_S``."""
     async with asyncio.timeout(LONG_S):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.01)  # another process's doing: there is no event to wait for

@@ -141,8 +141,10 @@ async def test_a_daemon_that_tries_to_survive(sandbox: PythonSandbox) -> None:
     assert process_ids_with(name) == []
 
 
-async def test_killing_everything_in_reach(sandbox: PythonSandbox) -> None:
+async def test_killing_everything_in_reach(sandbox: PythonSandbox, isolation: Isolation) -> None:
     """kill(-1) and killing the parent harm nobody but the program's own sandbox."""
+    if not isolation.pids_isolated and os.geteuid() != 0:
+        pytest.skip("without namespaces and without a user of its own it would end this test run")
     code = (
         "import os, signal\n"
         "for target in (os.getppid(), -1):\n"
@@ -182,7 +184,7 @@ async def test_a_secret_file(sandbox: PythonSandbox, isolation: Isolation, tmp_p
     secret = tmp_path / "secret"
     secret.write_text("s3cret")
     code = (
-        f"import os\nfor path in ({str(secret)!r}, '/etc/shadow', '/etc/passwd', '/proc/1/environ'):\n"
+        f"import os\nfor path in ({str(secret)!r}, '/etc/shadow', '/etc/passwd'):\n"
         "    try: print(open(path).read())\n"
         "    except OSError: print('no')\n"
         f"print(os.path.exists({str(tmp_path)!r}), os.path.exists('/home'), os.path.exists('/var'))"
@@ -191,7 +193,7 @@ async def test_a_secret_file(sandbox: PythonSandbox, isolation: Isolation, tmp_p
     result = await run(sandbox, code)
 
     if isolation.filesystem_isolated:
-        assert result.output == "no\nno\nno\nno\nFalse False False\n"
+        assert result.output == "no\nno\nno\nFalse False False\n"
 
 
 async def test_writing_outside(sandbox: PythonSandbox, isolation: Isolation, tmp_path: Path) -> None:
@@ -243,7 +245,10 @@ async def test_the_environment(sandbox: PythonSandbox, monkeypatch: pytest.Monke
     code = (
         "import os\n"
         "print(sorted(os.environ))\n"
-        "print('hunter2' in open('/proc/self/environ').read())\n"
+        "def leaks(pid):\n"
+        "    try: return 'hunter2' in open(f'/proc/{pid}/environ').read()\n"
+        "    except OSError: return False\n"
+        "print(any(leaks(pid) for pid in ('self', os.getppid(), 1)))\n"
         "def what(fd): return os.readlink(f'/proc/self/fd/{fd}').split(':')[0]\n"
         "print([what(fd) for fd in range(3, 64) if os.path.lexists(f'/proc/self/fd/{fd}')\n"
         "       and not os.path.isdir(f'/proc/self/fd/{fd}')])"

@@ -33,6 +33,7 @@ from heddle.tools.sandbox import (
     find_interpreter,
 )
 from heddle.tools.sandbox.directories import process_label
+from heddle.tools.sandbox.modes import first_uid
 
 COORDINATOR = textwrap.dedent(
     """
@@ -199,6 +200,15 @@ def test_auto_takes_the_strongest(isolation: Isolation) -> None:
     chosen = detect_isolation("auto")
 
     assert chosen.complete or not isolation.complete
+
+
+@pytest.mark.parametrize(
+    ("uid_map", "expected"),
+    [("0 0 4294967295\n", 0x60000000 + 7 * 128), ("0 100000 65536\n", 61000), ("", 61000)],
+)
+def test_users_of_programs(uid_map: str, expected: int) -> None:
+    """Each coordinator has users of its own, below what a container maps where it is in one."""
+    assert first_uid(7, uid_map) == expected
 
 
 def test_an_unknown_mode_is_refused() -> None:

@@ -43,12 +43,13 @@ async def test_the_standard_library_is_there(sandbox: PythonSandbox) -> None:
         "import decimal, encodings.idna, hashlib, math, multiprocessing, sqlite3, statistics, subprocess\n"
         "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
         "    print(pool.map(math.factorial, [3, 4]))\n"
-        "print(subprocess.run(['echo', 'sub'], capture_output=True, text=True).stdout)"
+        "print(subprocess.run(['echo', 'sub'], stdin=-3, capture_output=True, text=True).stdout)\n"
+        "print(len(open('/dev/urandom', 'rb').read(3)), open('/dev/null', 'w').write('x'))"
     )
 
     result = await run(sandbox, code)
 
-    assert result.output == "[6, 24]\nsub\n\n"
+    assert result.output == "[6, 24]\nsub\n\n3 1\n"
 
 
 async def test_a_syntax_error(sandbox: PythonSandbox) -> None:

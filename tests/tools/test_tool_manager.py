@@ -44,7 +44,7 @@ async def settle() -> None:
 
 async def until_handed_over(manager: ToolManager) -> None:
     """Stop in the very turn of the loop in which the permit has a new owner that does not know it yet."""
-    while manager.gauges().queued == 2:  # noqa: ASYNC110
+    while manager.gauges().queued == 2:
         await asyncio.sleep(0)
 
 

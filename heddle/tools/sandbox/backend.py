@@ -54,6 +54,9 @@ class PythonSandbox:
         self._directories = directories
         self._launcher = Launcher(isolation.mode, interpreter or this_interpreter(), limits)
         self._running: set[SandboxProcess] = set()
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._closed = False
 
     @property
@@ -75,17 +78,25 @@ class PythonSandbox:
             program = parse_program(invocation.payload, self._limits)
         except PayloadError as exc:
             return BackendResult(str(exc), ToolOutcome.INVALID, 0.0, 0.0)
-        directory = self._directories.new() if self._launcher.needs_directory else None
-        try:
-            process, report = await self._run(program, directory or self._directories.own, deadline)
-        finally:
-            if directory is not None:
-                # Not in a thread: a cancelled call must not return before the directory is gone.
-                remove_tree(directory)
+        process, report = await self._run(program, deadline)
         return self._result(process, report, began, deadline)
 
-    async def _run(
-        self, program: Program, directory: Path, deadline: float
+    async def _run(self, program: Program, deadline: float) -> tuple[SandboxProcess, RunReport]:
+        self._calls += 1
+        self._idle.clear()
+        directory = None
+        try:
+            directory = self._directories.new() if self._launcher.needs_directory else None
+            return await self._run_in(directory or self._directories.own, program, deadline)
+        finally:
+            if directory is not None:
+                await _remove(directory)
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
+
+    async def _run_in(
+        self, directory: Path, program: Program, deadline: float
     ) -> tuple[SandboxProcess, RunReport]:
         launched = self._launcher.start(program, directory, max(0.01, deadline - time.monotonic()))
         process = SandboxProcess(launched, self._limits.output_bytes)
@@ -154,13 +165,7 @@ class PythonSandbox:
         """Run ``n`` empty programs, so that the interpreter's files are in the page cache."""
         empty = Program("", "", {})
         for _ in range(n):
-            directory = self._directories.new() if self._launcher.needs_directory else None
-            try:
-                deadline = time.monotonic() + COLD_START_GRACE_S
-                await self._run(empty, directory or self._directories.own, deadline)
-            finally:
-                if directory is not None:
-                    remove_tree(directory)
+            await self._run(empty, time.monotonic() + COLD_START_GRACE_S)
 
     async def close(self) -> None:
         """End every program and remove this process's directory."""
@@ -168,7 +173,22 @@ class PythonSandbox:
         running = list(self._running)
         if running:
             await asyncio.gather(*(process.end() for process in running))
+        try:
+            async with asyncio.timeout(COLD_START_GRACE_S):
+                await self._idle.wait()  # each call clears its own directory away first
+        except TimeoutError as exc:
+            raise ToolBackendError(f"tool backend {self._name!r} still clears away") from exc
         self._directories.close()
+
+
+async def _remove(directory: Path) -> None:
+    """In a thread, and to the end even if the caller is cancelled: nothing may stay behind."""
+    removal = asyncio.create_task(asyncio.to_thread(remove_tree, directory))
+    try:
+        await asyncio.shield(removal)
+    except asyncio.CancelledError:
+        await removal
+        raise
 
 
 def parse_program(payload: Mapping[str, Json], limits: SandboxLimits) -> Program:

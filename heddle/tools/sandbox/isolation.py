@@ -137,8 +137,7 @@ def _answer(launched: Launched) -> dict[str, bool]:
         except BlockingIOError:
             output = b""
     finally:
-        for fd in (launched.report_fd, launched.output_fd, launched.info_fd):
-            os.close(fd)
+        launched.close()
     if report.fault is not None:
         raise ToolBackendError(report.fault)
     if report.ended is None or report.ended["exit_code"] != 0:

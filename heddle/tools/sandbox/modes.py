@@ -23,6 +23,9 @@ MODES: tuple[Mode, ...] = ("bubblewrap", "namespaces", "rlimits")
 FIRST_UID = 0x60000000
 """Programs started by root run as users from here on, far above any that an installation gives out."""
 
+FIRST_UID_IN_CONTAINER = 61000
+"""The same where a container maps its first 65536 users only; one coordinator a container is assumed."""
+
 UIDS_PER_COORDINATOR = 128
 """Consecutive runs of one coordinator get different users; more than that at once would share some."""
 
@@ -76,6 +79,7 @@ class Launcher:
         self._interpreter = interpreter
         self._limits = limits
         self._runs = count()
+        self._first_uid = first_uid(os.getpid(), Path("/proc/self/uid_map").read_text(encoding="ascii"))
 
     @property
     def needs_directory(self) -> bool:
@@ -98,7 +102,7 @@ class Launcher:
             "code": program.code,
             "stdin": program.stdin,
             "files": dict(program.files),
-            "uid": _program_uid(next(self._runs)),
+            "uid": self._first_uid + next(self._runs) % UIDS_PER_COORDINATOR,
             "directory": WORKING_DIRECTORY if self._mode == "bubblewrap" else str(directory),
             "visible": list(self._interpreter.visible),
             "wall_s": wall_s,
@@ -149,6 +153,14 @@ def _parents(paths: Sequence[str]) -> list[str]:
     return sorted(found - {"/"})
 
 
-def _program_uid(run: int) -> int:
-    """Different for the runs of one coordinator and for different coordinators of one host."""
-    return FIRST_UID + (os.getpid() % (1 << 22)) * UIDS_PER_COORDINATOR + run % UIDS_PER_COORDINATOR
+def first_uid(coordinator_pid: int, uid_map: str) -> int:
+    """The first of the users for the programs of this coordinator; other coordinators have others.
+
+    ``uid_map`` is the text of ``/proc/self/uid_map``.
+    """
+    first = FIRST_UID + coordinator_pid % (1 << 22) * UIDS_PER_COORDINATOR
+    for line in uid_map.splitlines():
+        start, _, length = (int(word) for word in line.split())
+        if start <= first and first + UIDS_PER_COORDINATOR <= start + length:
+            return first
+    return FIRST_UID_IN_CONTAINER

@@ -42,11 +42,17 @@ class Launched:
     """A running supervisor and this side's ends of its descriptors, which whoever holds it must close."""
 
     popen: subprocess.Popen[bytes]
+    pidfd: int
     output_fd: int
     report_fd: int
     lifeline_fd: int
     info_fd: int
     """Where a wrapper says which process is the first of its pid namespace; empty without a wrapper."""
+
+    def close(self) -> None:
+        """Close everything but the lifeline, which ends earlier."""
+        for fd in (self.pidfd, self.output_fd, self.report_fd, self.info_fd):
+            os.close(fd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,7 @@ def launch(
     """Start a supervisor. ``wrapper`` gives the words to put before its command, and gets the descriptor
     for bubblewrap's ``--info-fd``. Raises ``ToolBackendError``."""
     opened: list[int] = []
+    popen: subprocess.Popen[bytes] | None = None
     try:
         spec_fd = os.memfd_create("spec")
         opened.append(spec_fd)
@@ -93,13 +100,17 @@ def launch(
             cwd="/",
             start_new_session=True,
         )
+        pidfd = os.pidfd_open(popen.pid)
     except (OSError, ValueError) as exc:
+        if popen is not None:
+            popen.kill()
+            popen.wait()
         for fd in opened:
             os.close(fd)
         raise ToolBackendError(f"cannot start a sandbox: {exc}") from exc
     for fd in (spec_fd, output_w, report_w, lifeline_r, info_w):
         os.close(fd)
-    return Launched(popen, output_r, report_r, lifeline_w, info_r)
+    return Launched(popen, pidfd, output_r, report_r, lifeline_w, info_r)
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -154,12 +165,11 @@ class SandboxProcess:
         self.output = OutputBuffer(output_limit_bytes)
         self.ended_by: Literal["itself", "deadline", "flood", "coordinator"] = "itself"
         os.set_blocking(launched.output_fd, False)
-        self._pidfd = os.pidfd_open(launched.popen.pid)
         self._first_pidfd: int | None = None
         self._info = b""
         self._loop.add_reader(launched.output_fd, self._on_output)
         self._loop.add_reader(launched.info_fd, self._on_info)
-        self._loop.add_reader(self._pidfd, self._on_exit)
+        self._loop.add_reader(launched.pidfd, self._on_exit)
 
     async def wait(self, deadline: float) -> RunReport:
         """Until it has ended by itself, by a flood, or at ``deadline`` (``time.monotonic()``)."""
@@ -225,7 +235,7 @@ class SandboxProcess:
     def _on_exit(self) -> None:
         """The process that we started has ended; whoever is process 1 of its namespace is ending."""
         self._launched.popen.wait()  # immediate: the pidfd says so
-        self._loop.remove_reader(self._pidfd)
+        self._loop.remove_reader(self._launched.pidfd)
         self._let_go()
         if self._first_pidfd is None:
             self._finish()
@@ -238,10 +248,9 @@ class SandboxProcess:
                 self._loop.remove_reader(fd)
         self._drain_output()
         report = read_report(self._launched.report_fd)
-        launched = self._launched
-        for fd in (launched.output_fd, launched.report_fd, launched.info_fd, self._pidfd, self._first_pidfd):
-            if fd is not None:
-                os.close(fd)
+        self._launched.close()
+        if self._first_pidfd is not None:
+            os.close(self._first_pidfd)
         self._gone.set_result(report)
 
     def _drain_output(self) -> None:

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 OUT_OF_MEMORY = b"M"
 """What the verdict pipe carries when the code died of a ``MemoryError``."""
 
-NOBODY = 65534
-"""Stands in for the run's own uid where a container does not map that."""
-
 _LAST_WORDS_BYTES = 32 << 20
 """Address space that is freed up to print the traceback of a ``MemoryError``."""
 
@@ -69,12 +66,8 @@ def confine(spec: Spec, *, address_space: int, process_limit: int) -> None:
 
 def _become(uid: int) -> None:
     os.setgroups([])
-    try:
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-    except OSError:
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
 
 
 def hold_library() -> dict[str, int]:
