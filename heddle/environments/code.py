@@ -30,7 +30,9 @@ from heddle.environments.base import (
 from heddle.environments.programs import RunReport, call_and_report, equal, read_report
 from heddle.types import Json, Message, StopReason, ToolCall, ToolSpec
 
-SYSTEM = "Write the Python function and check it with run_tests. Mend it until all tests pass."
+SYSTEM = """\
+Write the Python function and test it. Mend it until all tests pass. Example:
+{"name": "run_tests", "arguments": {"code": "def half(n): return n / 2"}}"""
 
 SHOWN_FAILURES = 3
 """Failing tests shown at once; with more the observation would not fit."""

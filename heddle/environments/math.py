@@ -18,7 +18,9 @@ from heddle.types import Json, Message, StopReason, ToolCall, ToolSpec
 CLOSE = 0.1
 """Relative error within which an answer counts as close."""
 
-SYSTEM = "Work out the number with python, then give it with answer."
+SYSTEM = """\
+Work out the number with python, then give it with answer. Example:
+{"name": "python", "arguments": {"code": "print(12 * 3 + 4)"}}"""
 
 _PYTHON = ToolSpec(
     "python",

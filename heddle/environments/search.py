@@ -22,7 +22,10 @@ from heddle.tools.inprocess import InProcessBackend, ToolInputError
 from heddle.tools.ports import ToolBackend
 from heddle.types import Json, Message, StopReason, ToolCall, ToolSpec
 
-SYSTEM = "Find the facts with search and read. Then give a short answer with answer."
+SYSTEM = """\
+Search for a name, read what you find, then answer. Example:
+{"name": "search", "arguments": {"query": "Corlow Mill"}}
+{"name": "read", "arguments": {"doc_id": "a012"}}"""
 
 RESULTS = 3
 SNIPPET_CHARACTERS = 60
@@ -106,7 +109,7 @@ class SearchEnvironment(ToolEnvironment):
         if not isinstance(query, str) or not query.strip():
             raise ToolInputError("search needs words to look for.")
         found = self._corpus.search(query, RESULTS)
-        return "\n".join(map(_line, found)) or "Nothing found. Try other words."
+        return "\n".join(map(_line, found)) or "Nothing found. Search for a name in the question."
 
     def read_document(self, arguments: Mapping[str, Json]) -> str:
         """The handler of ``read``: the whole article."""

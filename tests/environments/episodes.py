@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
-from heddle.agent.invoker import RecordingInvoker
+from heddle.agent.invoker import RecordingInvoker, ToolRunner
 from heddle.agent.ports import Episode, StepOutcome, ToolInvocation, ToolResult, Turn
 from heddle.environments.base import ToolEnvironment
 from heddle.records import ToolCallRecord
@@ -78,9 +78,7 @@ async def run_program(program: str) -> ToolResult:
 class Play:
     """One episode, driven by hand: say what the model does, see what the environment answers."""
 
-    def __init__(
-        self, environment: ToolEnvironment, task: Mapping[str, Json], runner: PlainRunner | ScriptedRunner
-    ) -> None:
+    def __init__(self, environment: ToolEnvironment, task: Mapping[str, Json], runner: ToolRunner) -> None:
         self.environment = environment
         self.task = dict(task)
         self.messages = list(environment.reset(task).messages)

@@ -83,7 +83,7 @@ async def test_read_gives_the_whole_article() -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments", "observation"),
     [
-        ("search", {"query": "zzz"}, "Nothing found. Try other words."),
+        ("search", {"query": "zzz"}, "Nothing found. Search for a name in the question."),
         ("search", {"query": " "}, "search needs words to look for."),
         ("read", {"doc_id": "d9"}, "No article has this id. Use an id that search shows."),
     ],

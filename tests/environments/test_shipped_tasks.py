@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import math
 from collections import Counter
 from importlib.resources import files
+from pathlib import Path
 
 import code_solutions
 import pytest
@@ -13,12 +15,20 @@ from episodes import PlainRunner, Play
 
 from heddle.api.schemas import is_identifier
 from heddle.environments.authoring.files import generated_files
-from heddle.environments.code import CodeEnvironment
+from heddle.environments.code import CodeEnvironment, CodeTask
 from heddle.environments.corpus import shipped_corpus
 from heddle.environments.registry import build_registry
 from heddle.environments.search import RESULTS, SearchEnvironment
-from heddle.environments.taskfiles import load_tasks
+from heddle.environments.taskfiles import TaskEntry, load_tasks
 from heddle.errors import NotFound
+from heddle.tools.manager import ToolManager
+from heddle.tools.sandbox import (
+    Isolation,
+    PythonSandbox,
+    SandboxDirectories,
+    SandboxLimits,
+    detect_isolation,
+)
 from heddle.types import StopReason
 
 FEWEST = {"math": 60, "code": 60, "search": 60, "guess": 40}
@@ -83,13 +93,38 @@ def test_math_answers_are_finite_and_mostly_whole() -> None:
         assert answer == round(answer, 3)
 
 
-async def test_every_code_solution_passes_its_tests() -> None:
+@pytest.fixture(scope="module")
+def isolation() -> Isolation:
+    """The strongest sandbox that works here."""
+    return detect_isolation()
+
+
+async def test_every_code_solution_passes_its_tests_in_the_sandbox(
+    isolation: Isolation, tmp_path: Path
+) -> None:
     """Really run, in one program for each task; and no solution is longer than the tool allows."""
-    for entry in load_tasks("code"):
+    sandbox = PythonSandbox(
+        limits=SandboxLimits(), isolation=isolation, directories=SandboxDirectories(tmp_path / "sandboxes")
+    )
+    manager = ToolManager({"python": sandbox}, concurrency=2, default_timeout_s=60.0)
+
+    async def solve(entry: TaskEntry) -> str:
         solution = inspect.getsource(vars(code_solutions)[str(entry.task["entry_point"])])
-        episode = Play(CodeEnvironment(), entry.task, PlainRunner())
-        outcome = await episode.turn(("run_tests", {"code": solution}))
-        assert outcome.stop_reason is StopReason.TOOL_STOPPED, outcome.messages[0].content
+        outcome = await Play(CodeEnvironment(), entry.task, manager).turn(("run_tests", {"code": solution}))
+        return f"{entry.prompt_id}: {outcome.messages[0].content} {outcome.stop_reason}"
+
+    entries = load_tasks("code")
+    try:
+        said = await asyncio.gather(*map(solve, entries))
+    finally:
+        await manager.close()
+
+    expected = [
+        f"{entry.prompt_id}: Passed {count} of {count}. tool_stopped"
+        for entry in entries
+        for count in [len(CodeTask.model_validate(entry.task).tests)]
+    ]
+    assert expected == said
 
 
 def test_code_tasks_have_three_to_six_tests_and_show_no_solution() -> None:
