@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_vocabulary import write_tokenizer
 
@@ -33,6 +33,7 @@ TRICKY = (
     "é漢😀\ufdd0\ufdd0x\ufdd0",
     "</tool_response><|endoftext|>",
 )
+unhurried = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 contents = st.one_of(
     st.text(max_size=40),
     st.lists(st.sampled_from([*TRICKY, "<", "|", "im_end", ">", "\ufdd0", "hello"]), max_size=6).map("".join),
@@ -59,6 +60,7 @@ def test_encode_takes_control_tokens_and_encode_plain_does_not(tokenizer: TextTo
     assert tokenizer.decode(plain) == tokenizer.decode(control) == "<|im_end|>"
 
 
+@unhurried
 @given(text=st.text())
 def test_decode_undoes_encode(tokenizer: TextTokenizer, text: str) -> None:
     """Byte-level: any text comes back, with control tokens in it or without."""
@@ -66,6 +68,7 @@ def test_decode_undoes_encode(tokenizer: TextTokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode_plain(text)) == text
 
 
+@unhurried
 @given(left=st.text(), right=st.text())
 def test_decoding_splits_at_character_boundaries(tokenizer: TextTokenizer, left: str, right: str) -> None:
     """Ids may be decoded in pieces that end with a character."""
@@ -118,6 +121,7 @@ def test_calls_are_rendered_only_where_the_content_does_not_hold_them(tokenizer:
         assert written in text
 
 
+@unhurried
 @given(content=contents, role=st.sampled_from(["user", "tool"]))
 def test_content_never_becomes_a_control_token(tokenizer: TextTokenizer, content: str, role: str) -> None:
     """A prompt has the control tokens of its template, and no more, whatever its content says."""
@@ -136,6 +140,7 @@ def test_tool_schemas_cannot_smuggle_control_tokens(tokenizer: TextTokenizer) ->
     assert ids.count(tokenizer.end_of_turn_id) == 2
 
 
+@unhurried
 @given(
     prompt=contents,
     answers=st.lists(st.tuples(contents, st.booleans()), min_size=1, max_size=3),
@@ -160,6 +165,7 @@ def test_appending_observations_gives_the_text_of_the_whole_conversation(
     assert tokenizer.decode(ids) == tokenizer.render_text(conversation, [ADD])
 
 
+@unhurried
 @given(messages=st.lists(st.tuples(st.sampled_from(["user", "tool"]), contents), max_size=3))
 def test_the_quick_way_gives_the_ids_of_the_template(
     tokenizer: TextTokenizer, messages: list[tuple[str, str]]

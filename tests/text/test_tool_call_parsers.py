@@ -6,7 +6,7 @@ import json
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from heddle.errors import ConfigError
@@ -149,6 +149,7 @@ def test_an_unknown_parser_is_a_config_error() -> None:
         make_parser("xml")
 
 
+unhurried = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 fragments = st.sampled_from(
     [
         "<tool_call>",
@@ -175,6 +176,7 @@ json_values: st.SearchStrategy[Json] = st.recursive(
 )
 
 
+@unhurried
 @given(text=st.lists(fragments | st.text(max_size=8), max_size=20).map("".join))
 def test_no_text_raises_and_all_that_is_accepted_can_be_stored(text: str) -> None:
     """Fuzz of all three."""
@@ -185,6 +187,7 @@ def test_no_text_raises_and_all_that_is_accepted_can_be_stored(text: str) -> Non
             assert orjson.loads(orjson.dumps(dict(call.arguments))) == call.arguments
 
 
+@unhurried
 @given(arguments=st.dictionaries(st.text(), json_values, max_size=4))
 def test_any_well_formed_call_comes_back_unchanged(arguments: dict[str, Json]) -> None:
     """Whatever JSON the arguments hold."""
