@@ -42,7 +42,10 @@ class Allocator(Protocol):
     def name(self) -> str: ...
 
     def allocate(self, budget: int) -> tuple[WorkerSpec, ...]:
-        """Workers whose degrees sum to at most ``budget``. Raises ``ConfigError`` where none fit."""
+        """Workers that fit ``budget``: the sum of their degrees is at most that, unless all are one.
+
+        Raises ``ConfigError`` where none fit.
+        """
         ...
 
 

@@ -35,6 +35,7 @@ from heddle.control.events import (
 )
 from heddle.control.log import decode_entry, encode_entry
 from heddle.control.replay import replay
+from heddle.control.state import IgnoreReason
 from heddle.types import (
     BatchId,
     GroupId,
@@ -200,6 +201,19 @@ class DataPlane(RuleBasedStateMachine):
         name = list(self.running)[which % len(self.running)]
         worker, step = self.running[name]
         self.send(GenerationInterrupted(name, worker, step, output, reason))
+
+    @precondition(lambda self: self.running)
+    @rule(which=ANY, wrong_step=st.booleans(), interrupted=st.booleans())
+    def mistake(self, which: int, wrong_step: bool, interrupted: bool) -> None:
+        """The end of a generation that does not run: of another step, or on another worker."""
+        name = list(self.running)[which % len(self.running)]
+        worker, step = self.running[name]
+        step, worker = (step + 1, worker) if wrong_step else (step, WorkerId("elsewhere"))
+        if interrupted:
+            self.send(GenerationInterrupted(name, worker, step, 9, InterruptReason.ENGINE_ERROR))
+        else:
+            self.send(StepGenerated(name, worker, step, 10, 0, 9))
+        assert self.plane.last_ignored in (IgnoreReason.WRONG_STEP, IgnoreReason.WRONG_WORKER)
 
     @precondition(lambda self: self.in_hand)
     @rule(which=ANY)
