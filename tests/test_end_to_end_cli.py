@@ -234,8 +234,9 @@ def test_what_a_server_refuses_is_told(server: Running, tmp_path: Path) -> None:
     tasks.write_text(TASK + '{"environment": "chess", "task": {}}\n')
     refused = ask(server, "submit", tasks)
     assert (refused.exit_code, f"{tasks}:2: environment" in refused.stderr) == (2, True)
-    unknown = ask(server, "status", "absent", "--json")
-    assert (unknown.exit_code, "absent" in orjson.loads(unknown.stdout)["error"]["message"]) == (1, True)
+    for command in ("status", "watch", "cancel"):
+        unknown = ask(server, command, "absent", "--json")
+        assert (unknown.exit_code, "absent" in orjson.loads(unknown.stdout)["error"]["message"]) == (1, True)
 
 
 def test_cancel_ends_a_running_batch(server: Running, tmp_path: Path) -> None:
