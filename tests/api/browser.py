@@ -63,7 +63,7 @@ class Page:
     async def wait_for(self, expression: str, timeout_s: float = 20.0) -> None:
         """Wait until an expression is true."""
         async with asyncio.timeout(timeout_s):
-            while not await self.evaluate(f"Boolean({expression})"):  # noqa: ASYNC110  (the page has no event)
+            while not await self.evaluate(f"Boolean({expression})"):
                 await asyncio.sleep(0.05)
 
     async def show(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
@@ -128,6 +128,6 @@ async def open_page(program: str, profile: Path) -> AsyncIterator[Page]:
 
 async def _debugging_port(file: Path) -> int:
     async with asyncio.timeout(START_S):
-        while not file.exists() or not file.read_text():  # noqa: ASYNC110, ASYNC240  (written by the browser)
+        while not file.exists() or not file.read_text():  # noqa: ASYNC240  (written by the browser)
             await asyncio.sleep(0.05)
     return int(file.read_text().split()[0])  # noqa: ASYNC240

@@ -91,7 +91,7 @@ async def raw_exchange(http: httpx.AsyncClient, *pieces: bytes, pause_s: float =
 async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
     """Wait until a condition holds."""
     async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110  (conditions of many kinds; none has an event)
+        while not condition():
             await asyncio.sleep(0.01)
 
 

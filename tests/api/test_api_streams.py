@@ -233,7 +233,7 @@ async def test_a_client_that_stops_reading_a_large_answer_is_dropped(
             return 'code="499"' in text
 
         async with asyncio.timeout(10):
-            while not await counted():  # noqa: ASYNC110  (a count over HTTP has no event)
+            while not await counted():
                 await asyncio.sleep(0.05)
         received = 0
         with contextlib.suppress(ConnectionError):
