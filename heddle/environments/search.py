@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import re
 import string
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
 from heddle.agent.ports import Episode, Reward, ToolInvoker
-from heddle.environments.base import TaskModel, ToolAnswer, ToolContext, ToolEnvironment, parse_task, shorten
+from heddle.environments.base import TaskModel, ToolAnswer, ToolContext, ToolEnvironment, parse_task
 from heddle.environments.corpus import Corpus, Document, shipped_corpus
 from heddle.tools.inprocess import InProcessBackend, ToolInputError
 from heddle.tools.ports import ToolBackend
 from heddle.types import Json, Message, StopReason, ToolCall, ToolSpec
 
 SYSTEM = """\
-Search for a name, read what you find, then answer. Example:
+First search for a name in the question and read what you find. Answer last. Example:
 {"name": "search", "arguments": {"query": "Corlow Mill"}}
 {"name": "read", "arguments": {"doc_id": "a012"}}"""
 
@@ -134,7 +135,8 @@ def f1(answer: str, expected: str) -> float:
 
 
 def _line(document: Document) -> str:
-    return f"{document.doc_id} {document.title}: {shorten(document.text, SNIPPET_CHARACTERS)}"
+    snippet = textwrap.shorten(document.text, SNIPPET_CHARACTERS, placeholder=" ...")
+    return f"{document.doc_id} {document.title}: {snippet}"
 
 
 def _read_id(arguments: Mapping[str, Json]) -> str:
