@@ -191,7 +191,7 @@ class TrajectoryRun:
     def _parse(self, step: StepRecord) -> tuple[Turn, StopReason | None]:
         """The turn as parsed, and the limit that its generation ran into."""
         text = self._messages[-1].content
-        parsed = self.order.parser.parse(text, step_index=step.step_index)
+        parsed = self.order.prompt.parser.parse(text, step_index=step.step_index)
         self._messages[-1] = replace(self._messages[-1], tool_calls=parsed.calls)
         self._tool_calls += len(parsed.calls)
         truncated = step.finish_reason is FinishReason.LENGTH
@@ -308,7 +308,7 @@ class TrajectoryRun:
         if entry.prediction is not None:
             self._predictions.append(entry.prediction)
         text = self._decode_turn(entry.token_ids)
-        calls = self.order.parser.parse(text, step_index=step.step_index).calls
+        calls = self.order.prompt.parser.parse(text, step_index=step.step_index).calls
         self._messages.append(Message("assistant", text, tool_calls=calls))
         self._clock.parts, self._clock.earlier_wall = entry.parts, entry.wall
 

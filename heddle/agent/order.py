@@ -27,6 +27,7 @@ class PreparedPrompt:
     forced_ids: Sequence[int]
     """Put before each generation (mask 0); empty unless tool calls are constrained."""
     json_schema: Mapping[str, Json] | None
+    parser: ToolCallParser
     metadata: Mapping[str, Json]
 
 
@@ -42,7 +43,6 @@ class TrajectoryOrder:
     prompt: PreparedPrompt
     sampling: SamplingParams
     limits: Limits
-    parser: ToolCallParser
 
 
 class RunObserver(Protocol):

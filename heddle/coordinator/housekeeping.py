@@ -18,6 +18,9 @@ TICK_S = 0.5
 TICKS_PER_CHECK = 10
 """Invariants are checked this seldom: a check visits every trajectory."""
 
+MOST_CHECKED = 5_000
+"""With more open trajectories a check would hold up the loop for tens of milliseconds; replay checks them."""
+
 
 async def keep_house(plane: ControlPlane, metrics: Metrics, now: Callable[[], float]) -> None:
     """Runs until cancelled. Raises ``InvariantViolation``: a wrong state must not go on deciding."""
@@ -31,5 +34,5 @@ async def keep_house(plane: ControlPlane, metrics: Metrics, now: Callable[[], fl
                 view.worker_id, running=view.running, waiting=view.waiting, resident=view.resident
             )
         tick += 1
-        if tick % TICKS_PER_CHECK == 0:
+        if tick % TICKS_PER_CHECK == 0 and len(plane.state.trajectories) <= MOST_CHECKED:
             plane.state.check_invariants()

@@ -79,7 +79,11 @@ class WorkerPool:
 
     def stop(self, worker_id: WorkerId) -> None:
         member = self._members.get(worker_id)
-        if member is not None:
+        if member is None:
+            return
+        if member.task.done():  # it was given up, so nobody is left to report that it stopped
+            del self._members[worker_id]
+        else:
             member.worker.request_stop()
 
     def engine(self, worker_id: WorkerId) -> tuple[Engine, int]:

@@ -16,8 +16,8 @@ from heddle.control.events import TrajectorySpec
 from heddle.environments.registry import EnvironmentRegistry
 from heddle.errors import InvalidRequest
 from heddle.text.constrain import FORCED_PREFIX, tool_call_schema
-from heddle.text.parsers import make_parser
-from heddle.types import BatchId, GroupId, TrajectoryId
+from heddle.text.parsers import FencedParser, ToolCallParser, make_parser
+from heddle.types import BatchId, GroupId, ToolSpec, TrajectoryId
 
 MAX_TRAJECTORIES_PER_BATCH = 1_000_000
 
@@ -84,6 +84,7 @@ class PromptPreparer:
             prompt_ids=prompt_ids,
             forced_ids=forced,
             json_schema=tool_call_schema(start.tools) if constrained else None,
+            parser=_parser(request.tools.parser, start.tools),
             metadata=prompt.metadata,
         )
 
@@ -100,6 +101,17 @@ class PromptPreparer:
             raise InvalidRequest(exc.message, path=where, code="unknown_environment") from exc
 
 
+def _parser(name: str, tools: Sequence[ToolSpec]) -> ToolCallParser:
+    """The parser of this name; a fenced block goes to the first tool that takes ``code``."""
+    if name != "fenced":
+        return make_parser(name)
+    for tool in tools:
+        properties = tool.parameters.get("properties")
+        if isinstance(properties, dict) and "code" in properties:
+            return FencedParser(tool=tool.name, argument="code")
+    return FencedParser()
+
+
 def _check_unique(prompt_ids: Sequence[str]) -> None:
     seen: set[str] = set()
     for index, prompt_id in enumerate(prompt_ids):
@@ -112,7 +124,6 @@ def orders(
     batch_id: BatchId, request: BatchRequest, prompts: Sequence[PreparedPrompt]
 ) -> list[TrajectoryOrder]:
     """Every trajectory of the batch, group after group."""
-    parser = make_parser(request.tools.parser)
     sampling, limits = request.sampling.to_params(), request.limits.to_limits()
     return [
         TrajectoryOrder(
@@ -124,7 +135,6 @@ def orders(
             prompt=prompt,
             sampling=sampling,
             limits=limits,
-            parser=parser,
         )
         for group, prompt in enumerate(prompts)
         for sample in range(request.samples_per_prompt)

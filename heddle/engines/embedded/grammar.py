@@ -123,9 +123,7 @@ def _document(value: Json) -> str:
 
 
 def _literal(text: str) -> str:
-    """A terminal of the grammar; its escapes are those of JSON."""
-    if not text.isascii():
-        raise _Unsupported
+    """A terminal of the grammar, whose escapes are those of JSON. ``text`` is ASCII: JSON as dumped."""
     return json.dumps(text)
 
 

@@ -12,6 +12,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from heddle.agent.ports import GenerationRequest
+from heddle.engines.embedded.grammar import compact_grammar
 from heddle.errors import EngineError, EngineRejected, EngineUnavailable
 from heddle.types import FinishReason, SamplingParams
 
@@ -99,7 +100,11 @@ def completion_body(request: GenerationRequest, *, tag: int) -> dict[str, Any]:
         **_sampling(request.sampling),
     }
     if request.json_schema is not None:
-        body["json_schema"] = dict(request.json_schema)
+        grammar = compact_grammar(request.json_schema)
+        if grammar is not None:
+            body["grammar"] = grammar
+        else:
+            body["json_schema"] = dict(request.json_schema)
     return body
 
 
