@@ -61,7 +61,7 @@ class EchoEnvironment(ToolEnvironment):
         return (Message("user", "Say forty two, again and again."),)
 
     def backends(self) -> Sequence[ToolBackend]:
-        return (FakeToolBackend(_say_again, name="echo"),)
+        return (FakeToolBackend(_say_again, name="echo", remember=False),)
 
     async def run_tool(self, call: ToolCall, context: ToolContext) -> ToolAnswer:
         result = await context.tools.invoke(call, backend="echo")
@@ -145,7 +145,10 @@ class LagMeter:
 async def run_batch(load: Load) -> Measured:
     """One batch from submission to its last record."""
     with tempfile.TemporaryDirectory() as folder:
-        launcher = FakeLauncher(model=FakeModel(_write, end_of_turn_id=TURN_END))
+        model = FakeModel(
+            _write, end_of_turn_id=TURN_END, token_delay_s=load.generation_s, chunk_tokens=len(_OUTPUT)
+        )
+        launcher = FakeLauncher(model=model)
         kit = EngineKit(launcher, ByteTokenizer(), FakeEngine.capabilities)
         async with open_coordinator(load.config(Path(folder)), kit=kit) as coordinator:
             while not await coordinator.ready():
@@ -252,9 +255,8 @@ def report(
         runs = {"saturated": asdict(saturated), "paced": asdict(paced)}
         print(json.dumps({"load": asdict(load), **runs, "pace_s": pace_s, "bare_lag_p99_ms": floor_ms}))
         return
-    print(
-        f"{load.trajectories} trajectories x {load.steps} steps, {load.workers} x {load.slots} slots, one core"
-    )
+    slots = f"{load.workers} x {load.slots} slots"
+    print(f"{load.trajectories} trajectories x {load.steps} steps, {slots}, one core")
     for name, run in (("saturated", saturated), (f"paced, {pace_s:.2f} s a generation", paced)):
         print(
             f"{name}: {run.steps_per_s:.0f} steps/s, {run.cpu_ms_per_step:.2f} ms CPU a step, "

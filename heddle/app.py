@@ -44,6 +44,9 @@ from heddle.text.tokenizer import load_tokenizer
 from heddle.tools.manager import ToolManager
 from heddle.tools.sandbox import PythonSandbox, SandboxDirectories, SandboxLimits, detect_isolation
 
+FINISHING_AT_ONCE = 32
+"""Enough for the store to commit in groups, few enough to bound memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineKit:
@@ -137,6 +140,7 @@ async def open_coordinator(
                 max_interruptions=config.engine.max_interruptions,
             ),
             now=time.monotonic,
+            finishing=asyncio.Semaphore(FINISHING_AT_ONCE),
         )
         preparer = PromptPreparer(environments, kit.tokenizer, kit.capabilities, config.engine.context_tokens)
         runner = BatchRunner(

@@ -42,8 +42,9 @@ class FinishedRun:
 async def finish(services: LoopServices, run: FinishedRun, *, reward_deadline_s: float) -> StopReason:
     """Judge, record and commit. Returns the final stop reason. Raises ``StoreError``."""
     ending, reward = await _judge(services, run, reward_deadline_s)
-    trajectory = _gated(_record(run, ending, reward), greedy=run.order.sampling.temperature == 0.0)
-    await services.journal.commit(trajectory)
+    async with services.finishing:
+        trajectory = _gated(_record(run, ending, reward), greedy=run.order.sampling.temperature == 0.0)
+        await services.journal.commit(trajectory)
     services.observer.trajectory_finished(trajectory)
     return trajectory.stop_reason
 

@@ -77,7 +77,12 @@ class TrajectoryRun:
 
     @property
     def steps_done(self) -> int:
-        return len(self._steps) - (self._pending is not None)
+        return len(self._steps)
+
+    @property
+    def between(self) -> bool:
+        """Whether the last step is generated but not yet observed."""
+        return self._pending is not None
 
     def cancel(self, ending: Ending) -> None:
         """End the trajectory for good. Too late (it is being finished already) is a no-op."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -76,3 +77,6 @@ class LoopServices:
     engine: EngineLimits
     now: Callable[[], float]
     """A monotonic clock, in seconds."""
+    finishing: asyncio.Semaphore
+    """Held while a record is built and committed. A record in lists and JSON takes many times the memory of
+    the token arrays; without a bound, a batch whose trajectories end together would hold all at once."""

@@ -23,7 +23,7 @@ from heddle.types import (
 
 @dataclass(frozen=True, slots=True)
 class TrajectorySpec:
-    """A trajectory as it enters the control plane; the last three are above zero after a recovery."""
+    """A trajectory as it enters the control plane; what has a default differs from it after a recovery."""
 
     trajectory_id: TrajectoryId
     group_id: GroupId
@@ -34,6 +34,8 @@ class TrajectorySpec:
     """Prompt plus everything generated and observed so far; equals ``prompt_tokens`` for a new one."""
     generated_tokens: int = 0
     steps_done: int = 0
+    between: bool = False
+    """Its last step is generated but not yet observed: its tools run first, then it wants a slot."""
 
 
 @dataclass(frozen=True, slots=True)

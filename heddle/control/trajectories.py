@@ -66,7 +66,10 @@ class TrajectoryEvents:
             trajectory = _new_trajectory(spec, event.batch_id, now)
             state.add_trajectory(trajectory, batch)
             trajectory.prediction = self._predictor.predict(trajectory)
-            self._dispatcher.admit(trajectory, now)
+            if spec.between:
+                state.set_phase(trajectory, TrajectoryPhase.BETWEEN, now)
+            else:
+                self._dispatcher.admit(trajectory, now)
             if hopeless:
                 commands += self._dispatcher.cancel(trajectory, StopReason.ENGINE_FAILED, NO_WORKER_LEFT)
         return commands + self._dispatcher.serve_all(now)

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from heddle.agent.loop import TrajectoryRun
 from heddle.agent.order import PreparedPrompt, TrajectoryOrder
 from heddle.agent.ports import EngineCapabilities, Environment, Tokenizer
 from heddle.api.schemas import BatchRequest, PromptRequest
@@ -141,14 +142,16 @@ def orders(
     ]
 
 
-def spec(order: TrajectoryOrder, *, context: int, generated: int, steps_done: int) -> TrajectorySpec:
+def spec(run: TrajectoryRun) -> TrajectorySpec:
     """The trajectory as the control plane gets to know it."""
+    order = run.order
     return TrajectorySpec(
         trajectory_id=order.trajectory_id,
         group_id=order.group_id,
         prompt_tokens=len(order.prompt.prompt_ids),
         max_tokens=order.limits.max_tokens,
-        context_tokens=context,
-        generated_tokens=generated,
-        steps_done=steps_done,
+        context_tokens=run.context_tokens,
+        generated_tokens=run.sampled_tokens,
+        steps_done=run.steps_done,
+        between=run.between,
     )

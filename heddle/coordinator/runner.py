@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from heddle.agent.loop import TrajectoryRun
 from heddle.agent.order import LoopServices, PreparedPrompt
 from heddle.api.schemas import BatchRequest
-from heddle.control.events import BatchCancelled, BatchSubmitted, TrajectorySpec
+from heddle.control.events import BatchCancelled, BatchSubmitted
 from heddle.coordinator.batches import OpenBatch
 from heddle.coordinator.broadcast import Broadcaster
 from heddle.coordinator.control_loop import ControlLoop
@@ -26,6 +26,9 @@ from heddle.errors import ConfigError, InvalidRequest
 from heddle.metrics import Metrics
 from heddle.store.ports import Store, StoredBatch
 from heddle.types import BatchId, StopReason, TrajectoryId
+
+TASKS_PER_SLICE = 64
+"""Agent loops started before the event loop gets a turn."""
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +64,7 @@ class BatchRunner:
         batch = OpenBatch(stored.batch_id, stored.total, stored.created_at)
         for order in orders(stored.batch_id, request, prompts):
             batch.runs[order.trajectory_id] = TrajectoryRun(self._services, order)
-        self._launch(batch)
+        await self._launch(batch)
 
     async def recover(self) -> int:
         """Go on with what an earlier process left open. Returns the number of trajectories."""
@@ -107,23 +110,29 @@ class BatchRunner:
             await self._finish(batch)
             return 0
         resumed = len(batch.runs)
-        self._launch(batch)
-        if stored.cancelled:
-            self._control.post(BatchCancelled(batch.batch_id, StopReason.CANCELLED))
+        await self._launch(batch)
         log.info("batch resumed", batch=batch.batch_id, open=resumed, finished=len(done))
         return resumed
 
-    def _launch(self, batch: OpenBatch) -> None:
-        """Enrol every trajectory, then tell the control plane of all of them in one event."""
+    async def _launch(self, batch: OpenBatch) -> None:
+        """Tell the control plane of every trajectory in one event, then start the agent loops in slices.
+
+        In this order: what an agent loop posts must find its trajectory known. Grants wait in mailboxes.
+        """
         self.open[batch.batch_id] = batch
-        for trajectory_id, run in batch.runs.items():
+        runs = list(batch.runs.items())
+        for trajectory_id, run in runs:
             self._control.enrol(trajectory_id, run)
+        self._control.post(BatchSubmitted(batch.batch_id, tuple(spec(run) for _, run in runs)))
+        if batch.cancelled:
+            self._control.post(BatchCancelled(batch.batch_id, StopReason.CANCELLED))
+        self._broadcaster.publish("batch.submitted", {"batch_id": batch.batch_id, "total": batch.total})
+        for index, (trajectory_id, run) in enumerate(runs):
+            if index % TASKS_PER_SLICE == 0:
+                await asyncio.sleep(0)
             task = self._tasks.create_task(self._drive(batch, trajectory_id, run), name=trajectory_id)
             self._running.add(task)
             task.add_done_callback(self._running.discard)
-        specs = tuple(_spec(run) for run in batch.runs.values())
-        self._control.post(BatchSubmitted(batch.batch_id, specs))
-        self._broadcaster.publish("batch.submitted", {"batch_id": batch.batch_id, "total": batch.total})
 
     async def _drive(self, batch: OpenBatch, trajectory_id: TrajectoryId, run: TrajectoryRun) -> None:
         try:
@@ -144,9 +153,3 @@ class BatchRunner:
         self._metrics.batch_finished(makespan)
         self._broadcaster.publish("batch.finished", {"batch_id": batch.batch_id, "makespan_s": makespan})
         log.info("batch finished", batch=batch.batch_id, trajectories=batch.total, makespan_s=makespan)
-
-
-def _spec(run: TrajectoryRun) -> TrajectorySpec:
-    return spec(
-        run.order, context=run.context_tokens, generated=run.sampled_tokens, steps_done=run.steps_done
-    )

@@ -25,7 +25,16 @@ from heddle.coordinator.prepare import PromptPreparer
 from heddle.coordinator.runner import BatchRunner
 from heddle.errors import Conflict, InvalidRequest, NotFound, UnsupportedByEngine
 from heddle.store.ports import Store, StoredBatch
-from heddle.types import BatchId, Json, TrajectoryId, WorkerId, WorkerPhase, WorkerSpec, WorkerView
+from heddle.types import (
+    BatchId,
+    Json,
+    TrajectoryId,
+    TrajectoryPhase,
+    WorkerId,
+    WorkerPhase,
+    WorkerSpec,
+    WorkerView,
+)
 
 QUEUE_SHOWN = 100
 """Waiting trajectories listed per worker."""
@@ -184,7 +193,7 @@ class Coordinator:
         by_phase = Counter[str]()
         if batch is not None:
             phases = self._control.plane.batch_phases(stored.batch_id)
-            by_phase.update({str(phase): count for phase, count in phases.items()})
+            by_phase.update({str(p): n for p, n in phases.items() if p is not TrajectoryPhase.FINISHED})
         return BatchStatus(
             batch_id=stored.batch_id,
             state=_state(stored, batch),

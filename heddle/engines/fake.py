@@ -37,7 +37,9 @@ class FakeModel:
     vocabulary: int = 32_000
     end_of_turn_id: int = 2
     token_delay_s: float = 0.0
-    """0 gives a whole generation at once, after the event loop has had its turn."""
+    """Before each chunk of tokens; 0 gives a whole generation at once, after the event loop had its turn."""
+    chunk_tokens: int = 1
+    """Tokens that come together."""
     context_tokens: int = 1 << 20
 
 
@@ -203,7 +205,7 @@ class FakeEngine:
         on_tokens: Callable[[TokenChunk], None],
     ) -> int:
         """Hand the tokens out at the model's pace; returns how many were, an abort may cut them short."""
-        stride = 1 if self._stepwise else len(token_ids)
+        stride = self._model.chunk_tokens if self._stepwise else len(token_ids)
         sent = 0
         while True:
             await self._pace(request, flight, sent)

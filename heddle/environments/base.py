@@ -174,6 +174,8 @@ class ToolEnvironment(ABC):
 
     async def _answer_all(self, calls: Sequence[ToolCall], context: ToolContext) -> list[ToolAnswer]:
         """Run the calls at once; answers come in the order of the calls, the first failure goes out."""
+        if len(calls) == 1:
+            return [await self._answer(calls[0], context)]
         try:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._answer(call, context)) for call in calls]

@@ -11,7 +11,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from itertools import pairwise
+from itertools import compress, pairwise
+
+import numpy as np
 
 from heddle.records import FailureKind, Trajectory
 from heddle.types import TrajectoryStatus
@@ -88,7 +90,7 @@ def _ids(t: Trajectory) -> Iterator[str]:
         yield "response_ids is empty though the trajectory completed"
     if t.response_ids and not t.prompt_ids:
         yield "prompt_ids is empty though there is a response"
-    if any(token < 0 for token in t.prompt_ids) or any(token < 0 for token in t.response_ids):
+    if min(t.prompt_ids, default=0) < 0 or min(t.response_ids, default=0) < 0:
         yield "a token id is negative"
 
 
@@ -104,36 +106,34 @@ def _lengths(t: Trajectory) -> Iterator[str]:
 
 
 def _mask(t: Trajectory) -> Iterator[str]:
-    wrong = next((place for place, value in enumerate(t.response_mask) if value not in (0, 1)), None)
-    if wrong is not None:
+    ones, zeros = t.response_mask.count(1), t.response_mask.count(0)
+    if ones + zeros != len(t.response_mask):
+        wrong = next(place for place, value in enumerate(t.response_mask) if value not in (0, 1))
         yield f"response_mask[{wrong}] is {t.response_mask[wrong]}"
         return
     sampled = sum(step.output_tokens for step in t.steps)
-    if t.sampled_tokens != sampled:
-        yield f"the mask marks {t.sampled_tokens} sampled tokens, the steps sampled {sampled}"
+    if ones != sampled:
+        yield f"the mask marks {ones} sampled tokens, the steps sampled {sampled}"
     forced = sum(step.forced_tokens for step in t.steps)
-    unsampled = len(t.response_mask) - t.sampled_tokens
+    unsampled = zeros
     if unsampled < forced:
         yield f"the mask leaves {unsampled} tokens unsampled, the steps forced {forced}"
 
 
 def _logprobs(t: Trajectory) -> Iterator[str]:
-    for place, (mask, logprob) in enumerate(zip(t.response_mask, t.response_logprobs, strict=False)):
-        if not math.isfinite(logprob):
-            yield f"response_logprobs[{place}] is {logprob}"
-        elif mask == 0 and logprob != 0.0:
-            yield f"response_logprobs[{place}] is {logprob} where the mask is 0"
-        elif logprob > MAX_LOGPROB:
-            yield f"response_logprobs[{place}] is {logprob}"
-        else:
-            continue
-        return  # the first one tells; a thousand more would only fill the quarantine
+    common = min(len(t.response_mask), len(t.response_logprobs))
+    mask = np.asarray(t.response_mask[:common])
+    logprobs = np.asarray(t.response_logprobs[:common], dtype=np.float64)
+    unmasked = (mask == 0) & (logprobs != 0.0)
+    wrong = np.flatnonzero(~np.isfinite(logprobs) | unmasked | (logprobs > MAX_LOGPROB))
+    if len(wrong):  # the first one tells; a thousand more would only fill the quarantine
+        place = int(wrong[0])
+        where = " where the mask is 0" if unmasked[place] and math.isfinite(logprobs[place]) else ""
+        yield f"response_logprobs[{place}] is {t.response_logprobs[place]}{where}"
 
 
 def _zero_logprobs(t: Trajectory) -> Iterator[str]:
-    sampled = [
-        logprob for mask, logprob in zip(t.response_mask, t.response_logprobs, strict=False) if mask == 1
-    ]
+    sampled = list(compress(t.response_logprobs, t.response_mask))
     if len(sampled) != sum(step.output_tokens for step in t.steps):
         return  # the mask gate has it; which token belongs to which step is unknown
     free: list[float] = []
@@ -156,15 +156,13 @@ def _all_zero(logprobs: list[float]) -> bool:
 
 
 def _weight_versions(t: Trajectory) -> Iterator[str]:
-    if any(version < 0 for version in t.weight_versions):
+    if min(t.weight_versions, default=0) < 0:
         yield "a weight version is negative"
-    versions = [
-        version for mask, version in zip(t.response_mask, t.weight_versions, strict=False) if mask == 1
-    ]
-    for earlier, later in pairwise(versions):
-        if later < earlier:
-            yield f"weight version {later} follows {earlier}"
-            return
+    versions = list(compress(t.weight_versions, t.response_mask))
+    if versions == sorted(versions):
+        return
+    earlier, later = next((a, b) for a, b in pairwise(versions) if b < a)
+    yield f"weight version {later} follows {earlier}"
 
 
 def _stop_reason(t: Trajectory) -> Iterator[str]:

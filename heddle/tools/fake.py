@@ -38,14 +38,16 @@ class FakeToolBackend:
         respond: Callable[[ToolInvocation], BackendResult] = lambda invocation: fake_result("ok"),
         *,
         name: str = "python",
+        remember: bool = True,
     ) -> None:
         self._name = name
         self._respond = respond
+        self._remember = remember
         self._closed = False
         self.running = 0
         self.peak_running = 0
         self.invocations: list[ToolInvocation] = []
-        """Every call that was begun, in order."""
+        """Every call that was begun, in order; empty where it is not to ``remember``."""
         self.prewarmed = 0
 
     @property
@@ -57,7 +59,8 @@ class FakeToolBackend:
         """The answer, or ``timed_out`` at the deadline where the answer would take longer."""
         if self._closed:
             raise ToolBackendError(f"tool backend {self._name!r} is closed")
-        self.invocations.append(invocation)
+        if self._remember:
+            self.invocations.append(invocation)
         result = self._respond(invocation)
         takes_s = result.cold_start_s + result.run_s
         if takes_s <= 0.0:

@@ -82,7 +82,7 @@ class ScriptedEnvironment(ToolEnvironment):
 def _respond(invocation: ToolInvocation) -> BackendResult:
     if invocation.name == "broken":
         raise ToolBackendError("no sandbox left")
-    return fake_result(str(invocation.payload["text"]), run_s=60.0 if invocation.name == "slow" else 0.0)
+    return fake_result(str(invocation.payload["text"]), run_s=3.0 if invocation.name == "slow" else 0.0)
 
 
 @dataclass

@@ -15,6 +15,7 @@ from heddle.errors import Conflict, InvalidRequest, NotFound
 from heddle.eventlog import read_event_log
 from heddle.records import Timing, Trajectory
 from heddle.store.gates import check
+from heddle.text.byte_tokenizer import TURN_END
 from heddle.types import TrajectoryStatus
 
 
@@ -161,6 +162,29 @@ async def test_a_restart_goes_on_where_the_last_one_stopped(tmp_path: Path) -> N
         records = await collect(coordinator, "b")
 
     assert [essence(r) for r in records] == [essence(r) for r in calm]
+
+
+async def test_a_restart_in_mid_tool_runs_the_tool_again(tmp_path: Path) -> None:
+    """A step that was generated but not observed is not generated twice; no slot is held meanwhile."""
+    job = Job(turn=lambda step: call_text("slow") if step == 0 else "Done.")
+    async with job.coordinator(tmp_path) as coordinator:
+        await coordinator.submit(job.batch())
+        async with asyncio.timeout(20):
+            while (await coordinator.batch("b")).by_phase.get("in_tool") != 1:
+                await asyncio.sleep(0.01)
+    again = Job(turn=job.turn)
+    async with again.coordinator(tmp_path) as coordinator:
+        async with asyncio.timeout(20):
+            while (await coordinator.batch("b")).by_phase.get("in_tool") != 1:
+                await asyncio.sleep(0.01)
+        assert sum(worker.running for worker in await coordinator.workers()) == 0
+        [record] = await collect(coordinator, "b")
+        workers = await coordinator.workers()
+
+    assert (len(job.sent), len(again.sent)) == (1, 1)
+    assert record.response_ids.count(TURN_END) == 3
+    assert [len(step.tool_calls) for step in record.steps] == [1, 0]
+    assert [(w.running, w.resident) for w in workers] == [(0, 0)] * 2
 
 
 async def test_the_event_log_replays_to_the_same_commands(tmp_path: Path) -> None:
