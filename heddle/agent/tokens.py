@@ -2,30 +2,43 @@
 
 Invariant: ``prompt_ids + response_ids`` is exactly what the next generation is sent. Nothing that was
 appended is ever changed or tokenised again.
+
+Stored are the ids, the logprobs of sampled tokens only, and runs of tokens that share origin and weight
+version: 12 bytes a sampled token and 4 a given one, since thousands of trajectories are open at once.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+
+class _Run(NamedTuple):
+    length: int
+    sampled: bool
+    weight_version: int
 
 
 class TokenBuffer:
     """Prompt and response of one trajectory. The prompt may be shared by the samples of its group."""
 
-    __slots__ = ("_logprobs", "_mask", "_response", "_versions", "prompt_ids", "sampled_tokens")
+    __slots__ = ("_logprobs", "_response", "_runs", "prompt_ids")
 
     def __init__(self, prompt_ids: Sequence[int]) -> None:
         self.prompt_ids = prompt_ids
-        self.sampled_tokens = 0
         self._response = array("i")
-        self._mask = array("b")
         self._logprobs = array("d")
-        self._versions = array("i")
+        self._runs: list[_Run] = []
 
     def __len__(self) -> int:
         """Tokens of the whole context."""
         return len(self.prompt_ids) + len(self._response)
+
+    @property
+    def sampled_tokens(self) -> int:
+        return len(self._logprobs)
 
     def append_sampled(
         self, ids: Sequence[int], logprobs: Sequence[float], weight_versions: Sequence[int]
@@ -34,17 +47,14 @@ class TokenBuffer:
         if not len(ids) == len(logprobs) == len(weight_versions):
             raise ValueError(f"{len(ids)} ids, {len(logprobs)} logprobs, {len(weight_versions)} versions")
         self._response.extend(ids)
-        self._mask.extend([1] * len(ids))
         self._logprobs.extend(logprobs)
-        self._versions.extend(weight_versions)
-        self.sampled_tokens += len(ids)
+        for version, same in groupby(weight_versions):
+            self._append_run(_Run(len(list(same)), True, version))
 
     def append_given(self, ids: Sequence[int], weight_version: int) -> None:
         """Observations and forced prefixes (mask 0, logprob 0.0)."""
         self._response.extend(ids)
-        self._mask.extend([0] * len(ids))
-        self._logprobs.extend([0.0] * len(ids))
-        self._versions.extend([weight_version] * len(ids))
+        self._append_run(_Run(len(ids), False, weight_version))
 
     @property
     def last_id(self) -> int:
@@ -64,12 +74,27 @@ class TokenBuffer:
 
     @property
     def response_mask(self) -> list[int]:
-        return self._mask.tolist()
+        return [int(run.sampled) for run in self._runs for _ in range(run.length)]
 
     @property
     def response_logprobs(self) -> list[float]:
-        return self._logprobs.tolist()
+        return list(self._spread_logprobs())
 
     @property
     def weight_versions(self) -> list[int]:
-        return self._versions.tolist()
+        return [run.weight_version for run in self._runs for _ in range(run.length)]
+
+    def _append_run(self, run: _Run) -> None:
+        if self._runs and self._runs[-1][1:] == run[1:]:
+            run = run._replace(length=run.length + self._runs.pop().length)
+        if run.length:
+            self._runs.append(run)
+
+    def _spread_logprobs(self) -> Iterator[float]:
+        start = 0
+        for run in self._runs:
+            if run.sampled:
+                yield from self._logprobs[start : start + run.length]
+                start += run.length
+            else:
+                yield from [0.0] * run.length
