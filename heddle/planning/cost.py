@@ -6,8 +6,8 @@
 - draining: the group is run to its end, longest first; see ``heddle.planning.kernels.draining``.
 
 The first two depend on a group only through its size and longest member, which is what makes them exactly
-solvable: :class:`SizeCost`. Both hold a table ``steps[d, k]``, seconds per token of the longest member at degree ``d``
-(descending order) in a group of ``k``.
+solvable: :class:`SizeCost`. Their table is ``steps[d, k]``: seconds per token of the longest member at degree
+``d`` (descending order) in a group of ``k``.
 """
 
 from __future__ import annotations

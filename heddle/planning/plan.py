@@ -82,7 +82,7 @@ class PlanRequest:
     """``presorted_dp`` handles trajectories shorter than this in bundles."""
     seed: int = 0
     deadline_s: float = 1.0
-    """How long ``drain`` and ``annealing`` may search; both stop earlier only where nothing is left to try."""
+    """How long ``drain`` and ``annealing`` may search; the best found by then is the plan."""
     compare: bool = True
     """Whether to solve for every homogeneous pool too."""
 
@@ -140,6 +140,10 @@ class Partition:
     makespan_s: float
 
 
+MAX_TOKENS = 1e12
+"""A longer trajectory is a slip of the pen; below it no price overflows."""
+
+
 def checked_lengths(lengths: Sequence[float] | Floats) -> Floats:
     """As an array of shape ``(n,)``. Raises ``ConfigError`` that names the first unusable length."""
     try:
@@ -148,10 +152,10 @@ def checked_lengths(lengths: Sequence[float] | Floats) -> Floats:
         raise ConfigError(f"lengths must be numbers: {exc}") from exc
     if array.ndim != 1:
         raise ConfigError(f"lengths must be a flat list of numbers, got {array.ndim} dimensions")
-    wrong = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
+    wrong = np.flatnonzero(~((array >= 0) & (array <= MAX_TOKENS)))
     if len(wrong):
         raise ConfigError(
-            f"length {int(wrong[0])} must be finite and not negative, got {float(array[wrong[0]])}"
+            f"length {int(wrong[0])} must be between 0 and {MAX_TOKENS:g}, got {float(array[wrong[0]])}"
         )
     return array
 
@@ -166,7 +170,7 @@ def usable_degrees(
 ) -> tuple[int, ...]:
     """The degrees that workers may have, descending.
 
-    Of the profile's own degrees those that do not fit budget, KV heads or memory are passed over; a degree that
+    Of the profile's own degrees those that do not fit budget, KV heads or memory are passed over; one that
     the caller names must fit. Raises ``ConfigError`` for one that does not, or where none is left.
     """
     if gpus < 1:

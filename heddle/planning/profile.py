@@ -1,4 +1,4 @@
-"""The profile of one model on one kind of GPU: how long a decoding step takes at each parallel degree and batch.
+"""The profile of one model on one kind of GPU: step times by parallel degree and batch.
 
 ``T[tp]`` is the seconds per token alone on a worker of degree ``tp``; ``F[tp][b] >= 1`` is the interference
 factor of a running batch of ``b``, so that every member gets a token each ``T[tp] * F[tp][b]`` seconds.
@@ -51,9 +51,7 @@ class DegreeProfile:
         if not all(math.isfinite(seconds) and seconds > 0 for seconds in self.step_seconds):
             raise ConfigError(f"{name}: step times must be positive and finite")
         if any(a > b for a, b in zip(self.step_seconds, self.step_seconds[1:], strict=False)):
-            raise ConfigError(
-                f"{name}: step times must not fall as the batch grows; see DegreeProfile.measured"
-            )
+            raise ConfigError(f"{name}: step times must not fall as the batch grows")
         if self.slots is not None and self.slots < 1:
             raise ConfigError(f"{name}: slots must be at least 1, got {self.slots}")
         if self.kv_capacity_tokens is not None and self.kv_capacity_tokens < 0:
@@ -87,7 +85,7 @@ class DegreeProfile:
         return float(self.step_table(batch)[batch] / self.step_seconds[0])
 
     def step_table(self, most: int) -> Floats:
-        """Seconds of a step at every batch from 0 (0.0) to ``most``; shape ``(most + 1,)``, non-decreasing."""
+        """Seconds of a step at every batch from 0 (0.0) to ``most``; shape ``(most + 1,)``, rising."""
         batch = np.arange(most + 1, dtype=np.float64)
         table = np.interp(batch, self.batches, self.step_seconds)
         last, last_seconds = self.batches[-1], self.step_seconds[-1]

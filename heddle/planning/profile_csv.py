@@ -72,12 +72,8 @@ class ProfileTable:
         if not (math.isfinite(wanted) and wanted >= 0):
             raise ConfigError(f"the context length must be finite and not negative, got {wanted}")
         degrees = sorted({row.tp_degree for row in rows})
-        return Profile(
-            gpu,
-            model,
-            wanted,
-            tuple(self._degree([r for r in rows if r.tp_degree == d], wanted) for d in degrees),
-        )
+        by_degree = [[row for row in rows if row.tp_degree == degree] for degree in degrees]
+        return Profile(gpu, model, wanted, tuple(self._degree(part, wanted) for part in by_degree))
 
     def _degree(self, rows: Sequence[Measurement], context_tokens: float) -> DegreeProfile:
         contexts = sorted({row.context_tokens for row in rows})
@@ -121,7 +117,7 @@ def parse_profiles(text: str, *, source: str = "profile") -> ProfileTable:
     return ProfileTable(source, rows)
 
 
-def _measurement(row: Mapping[str | None, str | None | list[str]], line: int, source: str) -> Measurement:
+def _measurement(row: Mapping[str | None, str | list[str] | None], line: int, source: str) -> Measurement:
     where = f"{source}, line {line}"
     if None in row:
         raise ConfigError(f"{where}: more fields than the header has")
@@ -170,7 +166,7 @@ def _refuse_duplicates(rows: Sequence[Measurement], source: str) -> None:
         key = (row.gpu, row.model, row.tp_degree, row.batch, row.context_tokens)
         if key in seen:
             raise ConfigError(
-                f"{source}, line {row.line}: the same gpu, model, tp, batch and context_len as line {seen[key]}"
+                f"{source}, line {row.line}: the gpu, model, tp, batch and context_len of line {seen[key]}"
             )
         seen[key] = row.line
 
