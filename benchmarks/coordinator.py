@@ -7,8 +7,8 @@ log and the SQLite journal, each step committed before its tools run. Two runs:
 
 - *saturated*: generations take no time, so the coordinator is the bottleneck. Steps per second, seconds of
   CPU per step, memory per trajectory.
-- *paced*: generations take as long as puts the load at half of the saturated rate. Added latency per step
-  (cycle time minus the generation), and how late the event loop runs.
+- *paced*: generations stream for as long as halves the rate. Added latency per step
+  (cycle time minus generation and queue), and how late the event loop runs.
 
 Ratios are against ``asyncio`` alone: a loop of the same number of tasks that only sleep.
 """
@@ -19,6 +19,7 @@ import argparse
 import asyncio
 import gc
 import json
+import math
 import os
 import resource
 import tempfile
@@ -45,8 +46,18 @@ from heddle.types import Json, Message, ToolCall, ToolSpec
 LAG_TICK_S = 0.005
 """Between two looks at how late the loop is."""
 
-_CALL = b'<tool_call>\n{"name": "echo", "arguments": {"text": "forty two"}}\n</tool_call>'
-_OUTPUT = [*_CALL, TURN_END]
+CHUNK_TOKENS = 16
+"""Tokens that a paced engine streams at once."""
+
+
+def _output(repeats: int) -> list[int]:
+    text = "forty two " * repeats
+    call = f'<tool_call>\n{{"name": "echo", "arguments": {{"text": "{text}"}}}}\n</tool_call>'
+    return [*call.encode(), TURN_END]
+
+
+_OUTPUTS = [_output(repeats) for repeats in range(1, 5)]
+MEAN_CHUNKS = sum(math.ceil(len(ids) / CHUNK_TOKENS) for ids in _OUTPUTS) / len(_OUTPUTS)
 
 
 class EchoEnvironment(ToolEnvironment):
@@ -76,7 +87,8 @@ def _say_again(invocation: ToolInvocation) -> BackendResult:
 
 
 def _write(request: GenerationRequest) -> Sequence[int]:
-    return _OUTPUT
+    """One of four lengths, so that generations do not all end together."""
+    return _OUTPUTS[int(request.request_id[:4], 16) % len(_OUTPUTS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +158,10 @@ async def run_batch(load: Load) -> Measured:
     """One batch from submission to its last record."""
     with tempfile.TemporaryDirectory() as folder:
         model = FakeModel(
-            _write, end_of_turn_id=TURN_END, token_delay_s=load.generation_s, chunk_tokens=len(_OUTPUT)
+            _write,
+            end_of_turn_id=TURN_END,
+            token_delay_s=load.generation_s / MEAN_CHUNKS,
+            chunk_tokens=CHUNK_TOKENS,
         )
         launcher = FakeLauncher(model=model)
         kit = EngineKit(launcher, ByteTokenizer(), FakeEngine.capabilities)
@@ -196,9 +211,10 @@ async def _records(coordinator: Coordinator, batch_id: str) -> list[Trajectory]:
 
 
 def _added_per_step(record: Trajectory, generation_s: float) -> Sequence[float]:
-    """What a mean step of this trajectory took beyond its generation and its queue for a slot."""
-    added = record.timing.wall - record.timing.queue - generation_s * len(record.steps)
-    return [added / len(record.steps)]
+    """Per step, what it took beyond its generation and its queue for a slot (of a mean step)."""
+    timing = record.timing
+    generating = timing.prefill + timing.decode_base + timing.interference if generation_s > 0.0 else 0.0
+    return [(timing.wall - timing.queue - generating) / len(record.steps)]
 
 
 def _cpu_s() -> float:
@@ -233,8 +249,8 @@ def main() -> None:
     )
     parser.add_argument("--trajectories", type=int, default=2000, help="a multiple of 8")
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--slots", type=int, default=64, help="per worker")
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--slots", type=int, default=16, help="per worker")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
