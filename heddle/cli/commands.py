@@ -40,6 +40,7 @@ from heddle.cli.options import (
     UrlOption,
 )
 from heddle.cli.output import Output, reported
+from heddle.cli.planning_commands import register
 
 app = typer.Typer(
     name="heddle",
@@ -219,6 +220,9 @@ def cancel(
         from heddle.cli import remote
 
         raise typer.Exit(remote.cancel(remote.Server(url, token), batch, output))
+
+
+register(app)
 
 
 @app.command()
