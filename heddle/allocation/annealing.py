@@ -85,10 +85,10 @@ def _redistribute(current: list[int], gpus: int, allowed: Sequence[int], rng: ra
 
 
 def _split(current: list[int], gpus: int, allowed: Sequence[int], rng: random.Random) -> Degrees:
-    """One worker becomes two smaller ones, which use its GPUs and those that were idle."""
+    """One worker becomes two smaller ones on its GPUs."""
     splittable = [worker for worker, degree in enumerate(current) if degree >= 2 * allowed[0]]
     if splittable:
-        room = current.pop(rng.choice(splittable)) + (gpus - sum(current)) * 0
+        room = current.pop(rng.choice(splittable))
         first = rng.choice([degree for degree in allowed if degree <= room - allowed[0]])
         current += [first, max(degree for degree in allowed if degree <= room - first)]
     return _descending(current)

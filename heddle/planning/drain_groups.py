@@ -20,6 +20,9 @@ TOLERANCE = 1e-3
 TRIES = 5_000_000
 """Members looked at between two looks at the clock: some 20 ms."""
 
+MAX_CELLS = 30_000_000
+"""Workers x trajectories of the largest problem that is polished: the search keeps a table of that many."""
+
 OutOfTime = Callable[[], bool]
 
 
@@ -75,6 +78,8 @@ def polished(
 ) -> Partition:
     """Groups for the same workers, never worse; ends after ``patience`` tries in a row without success."""
     rows = _rows(cost, partition.degrees)
+    if len(rows) < 2 or len(rows) * len(lengths) > MAX_CELLS:
+        return partition
     owners = np.empty(len(lengths), np.int64)
     for worker, group in enumerate(partition.groups):
         owners[group] = worker
@@ -85,8 +90,6 @@ def polished(
         before = idle
         _, idle = draining.polish(lengths, cost.steps, cost.caps, rows, owners, tries, state)
         idle += before if idle == tries else 0
-        if len(rows) < 2:
-            break
     improved = judged(lengths, cost, _partition(partition.degrees, owners))
     return min(improved, partition, key=lambda candidate: candidate.makespan_s)
 

@@ -32,13 +32,9 @@ def hedged_lengths(
     grid = np.asarray(levels, dtype=np.float64)
     if grid.ndim != 1 or len(grid) == 0 or not np.all((grid > 0) & (grid < 1)) or np.any(np.diff(grid) <= 0):
         raise ConfigError(f"quantile levels must ascend between 0 and 1, got {list(levels)}")
-    values = (
-        np.asarray(quantiles, dtype=np.float64).reshape(-1, len(grid))
-        if len(quantiles)
-        else np.empty((0, len(grid)))
-    )
-    if len(values) != len(quantiles):
+    if any(len(row) != len(grid) for row in quantiles):
         raise ConfigError(f"every trajectory needs {len(grid)} quantiles")
+    values = np.asarray(quantiles, dtype=np.float64).reshape(-1, len(grid))
     wrong = ~((values >= 0) & (values <= MAX_TOKENS)).all(axis=1) | (np.diff(values, axis=1) < 0).any(axis=1)
     if wrong.any():
         raise ConfigError(

@@ -140,6 +140,9 @@ class Partition:
     makespan_s: float
 
 
+MAX_GPUS = 4096
+"""Planners build tables as long as the budget; no rollout spans more."""
+
 MAX_TOKENS = 1e12
 """A longer trajectory is a slip of the pen; below it no price overflows."""
 
@@ -173,8 +176,8 @@ def usable_degrees(
     Of the profile's own degrees those that do not fit budget, KV heads or memory are passed over; one that
     the caller names must fit. Raises ``ConfigError`` for one that does not, or where none is left.
     """
-    if gpus < 1:
-        raise ConfigError(f"the budget must be at least 1 GPU, got {gpus}")
+    if not 1 <= gpus <= MAX_GPUS:
+        raise ConfigError(f"the budget must be 1 to {MAX_GPUS} GPUs, got {gpus}")
     if kv_heads is not None and kv_heads < 1:
         raise ConfigError(f"kv_heads must be at least 1, got {kv_heads}")
     context = profile.context_tokens if context_tokens is None else context_tokens

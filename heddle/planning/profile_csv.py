@@ -166,7 +166,7 @@ def _refuse_duplicates(rows: Sequence[Measurement], source: str) -> None:
         key = (row.gpu, row.model, row.tp_degree, row.batch, row.context_tokens)
         if key in seen:
             raise ConfigError(
-                f"{source}, line {row.line}: the gpu, model, tp, batch and context_len of line {seen[key]}"
+                f"{source}, line {row.line}: gpu, model, tp, batch and context_len of line {seen[key]}"
             )
         seen[key] = row.line
 
