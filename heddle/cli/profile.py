@@ -118,7 +118,7 @@ def measured_table(measured: Sequence[MeasuredDegree]) -> Table:
     for degree in measured:
         monotone = degree.profile()
         for point, seconds in zip(degree.points, monotone.step_seconds, strict=True):
-            low, high = point.spread_s
+            low, _, high = point.quartiles_s
             table.add_row(
                 str(degree.tp_degree),
                 str(point.batch),

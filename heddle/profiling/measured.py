@@ -6,16 +6,16 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import quantiles
 
 from heddle.planning.profile import DegreeProfile
 
 COLUMNS = (
     *("gpu", "model", "tp", "batch", "context_len", "tpot_ms"),
     *("slots", "kv_capacity_tokens", "prefill_tokens_per_s"),
-    *("median_ms", "low_ms", "high_ms", "samples"),
+    *("low_ms", "median_ms", "high_ms", "samples"),
 )
-"""The last four are for people: what was measured before it was made monotone, and its quartiles."""
+"""The last four are for people: the quartiles of what was seen, of which the table is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,16 @@ class MeasuredPoint:
 
     @property
     def typical_s(self) -> float:
-        """The median: a neighbour on the machine disturbs some samples, seldom half of them."""
-        return median(self.step_seconds)
+        """The lower quartile: what else runs on the machine makes steps longer, never shorter."""
+        return self.quartiles_s[0]
 
     @property
-    def spread_s(self) -> tuple[float, float]:
-        """The quartiles."""
+    def quartiles_s(self) -> tuple[float, float, float]:
+        """Lower, median, upper."""
         if len(self.step_seconds) == 1:
-            return self.step_seconds[0], self.step_seconds[0]
-        low, _, high = quantiles(self.step_seconds, n=4, method="inclusive")
-        return low, high
+            return (self.step_seconds[0],) * 3
+        low, middle, high = quantiles(self.step_seconds, n=4, method="inclusive")
+        return low, middle, high
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def to_csv(measured: Sequence[MeasuredDegree], subject: Subject) -> str:
         worker = (degree.slots, kv_tokens, f"{degree.prefill_tokens_per_s:.1f}")
         for point, monotone_s in zip(degree.points, degree.profile().step_seconds, strict=True):
             key = (subject.gpu, subject.model, degree.tp_degree, point.batch, subject.context_tokens)
-            seen = (_ms(point.typical_s), *map(_ms, point.spread_s), len(point.step_seconds))
+            seen = (*map(_ms, point.quartiles_s), len(point.step_seconds))
             writer.writerow((*key, _ms(monotone_s), *worker, *seen))
     return text.getvalue()
 

@@ -30,8 +30,8 @@ def plot(measured: Sequence[MeasuredDegree], subject: Subject, path: Path) -> No
     for degree in measured:
         profile = degree.profile()
         typical = [1000 * seconds for seconds in profile.step_seconds]
-        low = [1000 * point.spread_s[0] for point in degree.points]
-        high = [1000 * point.spread_s[1] for point in degree.points]
+        low = [1000 * point.quartiles_s[0] for point in degree.points]
+        high = [1000 * point.quartiles_s[2] for point in degree.points]
         label = f"degree {degree.tp_degree}"
         (line,) = steps.plot(profile.batches, typical, marker="o", label=label)
         steps.fill_between(profile.batches, low, high, color=line.get_color(), alpha=0.2, linewidth=0)

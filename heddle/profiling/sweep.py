@@ -1,9 +1,10 @@
 """Sweeps degrees and batches: which worker runs when, how often, and what is kept.
 
 Only one worker is alive at a time, so that no two compete for cores. Noise of the machine changes over
-minutes; therefore every point is measured once in each of several rounds, in turn upwards and downwards,
-and the median of all samples counts. Within a round a worker computes its prompts one by one (which gives
-the prefill rate, as nothing of them is cached) and then runs all batches on them.
+minutes; therefore every point is measured once in each of several rounds, in turn upwards and downwards.
+What else runs only ever makes a step longer, so the lower quartile of all samples counts. Within a round a
+worker computes its prompts one by one (which gives the prefill rate, as nothing of them is cached) and then
+runs all batches on them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import quantiles
 
 from heddle.agent.ports import Tokenizer
 from heddle.engines.supervisor import EngineLauncher, RunningWorker
@@ -163,7 +164,7 @@ class Sweep:
             tp_degree=degree,
             slots=self._plan.slots,
             points=tuple(MeasuredPoint(batch, tuple(samples.steps[batch])) for batch in self._plan.batches),
-            prefill_tokens_per_s=median(samples.prefill),
+            prefill_tokens_per_s=_upper_quartile(samples.prefill),
             kv_capacity_tokens=samples.kv_capacity_tokens,
         )
 
@@ -171,6 +172,10 @@ class Sweep:
 def powers_of_two(most: int) -> tuple[int, ...]:
     """1, 2, 4, ... and ``most`` itself."""
     return tuple(sorted({*(1 << bit for bit in range(most.bit_length()) if 1 << bit <= most), most}))
+
+
+def _upper_quartile(rates: Sequence[float]) -> float:
+    return rates[0] if len(rates) == 1 else quantiles(rates, n=4, method="inclusive")[2]
 
 
 def _listed(numbers: Sequence[int]) -> str:
