@@ -1,0 +1,17 @@
+"""What every test gets, without asking."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+
+@pytest.fixture(autouse=True)
+def _fresh_logging() -> Iterator[None]:
+    """A command that ran inside a test leaves no log handler behind: its stream is closed by then."""
+    yield
+    structlog.reset_defaults()
+    logging.basicConfig(handlers=[logging.NullHandler()], force=True)
