@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import count
 
 import numpy as np
 
@@ -21,7 +23,15 @@ from heddle.placement import drain as drain_placement
 from heddle.placement import exact as exact_placement
 from heddle.placement import presorted_dp
 from heddle.planning.bound import lower_bound
-from heddle.planning.cost import DrainingCost, SizeCost, draining_cost, kv_aware_cost, static_cost
+from heddle.planning.cost import (
+    DrainingCost,
+    SizeCost,
+    draining_cost,
+    kv_aware_cost,
+    kv_aware_price,
+    static_cost,
+    static_price,
+)
 from heddle.planning.plan import (
     AllocatorName,
     Compared,
@@ -35,7 +45,7 @@ from heddle.planning.plan import (
     checked_lengths,
     usable_degrees,
 )
-from heddle.planning.profile import Floats
+from heddle.planning.profile import DegreeProfile, Floats, Profile
 
 Clock = Callable[[], float]
 """Seconds that only ever grow."""
@@ -45,69 +55,38 @@ NEAR_ENOUGH = 1e-4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Problem:
-    """A checked request: what solvers share."""
+class _Choice:
+    """A request that makes sense, with what it left open filled in."""
 
-    request: PlanRequest
     lengths: Floats
-    """Descending."""
+    """In the request's order."""
     degrees: tuple[int, ...]
     """Usable ones, descending."""
     placer: PlacerName
     price: PriceName
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Problem:
+    """What solvers share."""
+
+    request: PlanRequest
+    choice: _Choice
+    lengths: Floats
+    """Descending."""
+    cost: SizeCost | DrainingCost
     out_of_time: Callable[[], bool]
-
-    def size_cost(self, name: PriceName) -> SizeCost:
-        most = len(self.lengths)
-        if name is PriceName.STATIC:
-            return static_cost(self.request.profile, self.degrees, most)
-        return kv_aware_cost(
-            self.request.profile,
-            self.degrees,
-            most,
-            slots_per_gpu=self.request.slots_per_gpu,
-            context_tokens=self.request.context_tokens,
-        )
-
-    def draining_cost(self) -> DrainingCost:
-        return draining_cost(
-            self.request.profile,
-            self.degrees,
-            len(self.lengths),
-            slots_per_gpu=self.request.slots_per_gpu,
-            context_tokens=self.request.context_tokens,
-        )
-
-    def cost(self) -> SizeCost | DrainingCost:
-        return self.draining_cost() if self.price is PriceName.DRAINING else self.size_cost(self.price)
 
 
 def make_plan(request: PlanRequest, clock: Clock) -> Plan:
     """Solves a request. Raises ``ConfigError`` for one that makes no sense; it says what is wrong.
 
-    Without trajectories the plan has no work and takes 0.0 seconds.
+    Without trajectories the plan has no work and takes 0.0 seconds. The first plan of an installation waits
+    for the compiler, the first of a process for machine code to load; neither counts against the deadline.
     """
-    began = clock()
-    problem, order = _checked(request, lambda: clock() - began >= request.deadline_s)
-    cost = problem.cost()
-    bound = lower_bound(problem.lengths, request.gpus, cost)
-    homogeneous: list[Partition] = []
-    if request.allocator is AllocatorName.DRAIN:
-        # They are candidates of the search, so that it is never worse than what it is compared with.
-        homogeneous = [_homogeneous(problem, cost, degree) for degree in problem.degrees]
-    partition = _solve(problem, cost, homogeneous, bound)
-    solve_ms = (clock() - began) * 1000.0
-    if request.compare and not homogeneous:
-        homogeneous = [_homogeneous(problem, cost, degree) for degree in problem.degrees]
-    workers = _planned_workers(problem, cost, partition, order)
-    return Plan(
-        workers=workers,
-        makespan_s=max((worker.seconds for worker in workers), default=0.0),
-        lower_bound_s=bound,
-        price=problem.price,
-        compared=_compared(homogeneous) if request.compare else (),
-        solve_ms=solve_ms,
-    )
+    choice = _checked(request)
+    _load_kernels(request.allocator, choice.placer)
+    return _plan(request, choice, clock)
 
 
 def run_to_end(plan: Plan, request: PlanRequest) -> float:
@@ -115,16 +94,75 @@ def run_to_end(plan: Plan, request: PlanRequest) -> float:
 
     ``request`` is the one that the plan answers. Raises ``ConfigError`` as :func:`make_plan` does.
     """
-    problem, _ = _checked(request, lambda: True)
-    cost = problem.draining_cost()
-    lengths = checked_lengths(request.lengths)
-    return max(
-        (cost.seconds(worker.tp_degree, lengths[worker.members]) for worker in plan.workers), default=0.0
+    choice = _checked(request)
+    cost = _cost(request, choice, PriceName.DRAINING)
+    seconds = (cost.seconds(worker.tp_degree, choice.lengths[worker.members]) for worker in plan.workers)
+    return max(seconds, default=0.0)
+
+
+def _plan(request: PlanRequest, choice: _Choice, clock: Clock) -> Plan:
+    began = clock()
+    order = np.argsort(-choice.lengths, kind="stable")
+    problem = _Problem(
+        request,
+        choice,
+        choice.lengths[order],
+        _cost(request, choice, choice.price),
+        lambda: clock() - began >= request.deadline_s,
+    )
+    bound = lower_bound(problem.lengths, request.gpus, problem.cost)
+    homogeneous: list[Partition] = []
+    if request.allocator is AllocatorName.DRAIN:
+        # They are candidates of the search, so that it is never worse than what it is compared with.
+        homogeneous = [_homogeneous(problem, degree) for degree in choice.degrees]
+    partition = _solve(problem, homogeneous, bound)
+    solve_ms = (clock() - began) * 1000.0
+    if request.compare and not homogeneous:
+        homogeneous = [_homogeneous(problem, degree) for degree in choice.degrees]
+    workers = _planned_workers(problem, partition, order)
+    return Plan(
+        workers=workers,
+        makespan_s=max((worker.seconds for worker in workers), default=0.0),
+        lower_bound_s=bound,
+        price=choice.price,
+        compared=_compared(homogeneous) if request.compare else (),
+        solve_ms=solve_ms,
     )
 
 
-def _checked(request: PlanRequest, out_of_time: Callable[[], bool]) -> tuple[_Problem, Indices]:
-    """The problem, and the request's index of each position in descending order."""
+@cache
+def _load_kernels(allocator: AllocatorName, placer: PlacerName) -> None:
+    """Solves a tiny problem the same way: one slot, so that the kernels for those who wait run too, and two
+    workers for seven tokens, so that no plan reaches the bound and the search goes on to its end.
+    """
+    worker = DegreeProfile.measured(1, [(1, 1.0), (2, 1.5)], slots=1)
+    request = PlanRequest(
+        [3.0, 2.0, 2.0],
+        2,
+        Profile("", "", 0.0, (worker,)),
+        placer=placer,
+        allocator=allocator,
+        fixed_degree=1 if allocator is AllocatorName.FIXED else None,
+    )
+    looks = count()
+    _plan(request, _checked(request), lambda: 0.002 * next(looks))
+
+
+def _cost(request: PlanRequest, choice: _Choice, price: PriceName) -> SizeCost | DrainingCost:
+    most = len(choice.lengths)
+    if price is PriceName.STATIC:
+        return static_cost(request.profile, choice.degrees, most)
+    priced = kv_aware_cost if price is PriceName.KV_AWARE else draining_cost
+    return priced(
+        request.profile,
+        choice.degrees,
+        most,
+        slots_per_gpu=request.slots_per_gpu,
+        context_tokens=request.context_tokens,
+    )
+
+
+def _checked(request: PlanRequest) -> _Choice:
     lengths = checked_lengths(request.lengths)
     if not (math.isfinite(request.deadline_s) and request.deadline_s >= 0):
         raise ConfigError(f"the deadline must be finite and not negative, got {request.deadline_s}")
@@ -141,8 +179,7 @@ def _checked(request: PlanRequest, out_of_time: Callable[[], bool]) -> tuple[_Pr
         usable = tuple(sorted({*usable, *_usable(request, (request.fixed_degree,))}, reverse=True))
     elif request.fixed_degree is not None:
         raise ConfigError(f"a fixed degree means allocator fixed, not {request.allocator}")
-    order = np.argsort(-lengths, kind="stable")
-    return _Problem(request, lengths[order], usable, placer, price, out_of_time), order
+    return _Choice(lengths, usable, placer, price)
 
 
 def _usable(request: PlanRequest, degrees: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -175,19 +212,17 @@ def _matching(request: PlanRequest) -> tuple[PlacerName, PriceName]:
     return placer, price
 
 
-def _solve(
-    problem: _Problem, cost: SizeCost | DrainingCost, homogeneous: Sequence[Partition], bound: float
-) -> Partition:
-    request = problem.request
+def _solve(problem: _Problem, homogeneous: Sequence[Partition], bound: float) -> Partition:
+    request, cost = problem.request, problem.cost
 
     def place(degrees: tuple[int, ...]) -> Partition:
-        return _place(problem, cost, degrees)
+        return _place(problem, degrees)
 
     if request.fixed_degree is not None:
         return place((request.fixed_degree,) * (request.gpus // request.fixed_degree))
     if request.allocator is AllocatorName.ANNEALING:
         return annealing.allocate(
-            request.gpus, problem.degrees, place, seed=request.seed, out_of_time=problem.out_of_time
+            request.gpus, cost.degrees, place, seed=request.seed, out_of_time=problem.out_of_time
         )
     if isinstance(cost, SizeCost):
         return exact_allocation.allocate(
@@ -197,7 +232,7 @@ def _solve(
             min_workers=request.min_workers,
             max_workers=request.max_workers,
         )
-    by_size = [problem.size_cost(name) for name in (PriceName.STATIC, PriceName.KV_AWARE)]
+    by_size = (static_price(cost), kv_aware_price(cost))
     optima = [exact_allocation.allocate(problem.lengths, request.gpus, price) for price in by_size]
     return drain_allocation.allocate(
         problem.lengths,
@@ -210,25 +245,26 @@ def _solve(
     )
 
 
-def _place(problem: _Problem, cost: SizeCost | DrainingCost, degrees: tuple[int, ...]) -> Partition:
+def _place(problem: _Problem, degrees: tuple[int, ...]) -> Partition:
+    cost, request = problem.cost, problem.request
     if isinstance(cost, DrainingCost):
         return drain_placement.place(
-            problem.lengths, degrees, cost, seed=problem.request.seed, out_of_time=problem.out_of_time
+            problem.lengths, degrees, cost, seed=request.seed, out_of_time=problem.out_of_time
         )
-    if problem.placer is PlacerName.PRESORTED_DP:
+    if problem.choice.placer is PlacerName.PRESORTED_DP:
         return presorted_dp.place(
-            problem.lengths, degrees, cost, bundle_below_tokens=problem.request.bundle_below_tokens
+            problem.lengths, degrees, cost, bundle_below_tokens=request.bundle_below_tokens
         )
     return exact_placement.place(problem.lengths, degrees, cost)
 
 
-def _homogeneous(problem: _Problem, cost: SizeCost | DrainingCost, degree: int) -> Partition:
+def _homogeneous(problem: _Problem, degree: int) -> Partition:
     """The pool of this degree alone: the optimum of a size price, the best simple plan if draining."""
     pool = (degree,) * (problem.request.gpus // degree)
-    if isinstance(cost, SizeCost):
-        return exact_placement.place(problem.lengths, pool, cost)
-    static = exact_placement.place(problem.lengths, pool, problem.size_cost(PriceName.STATIC))
-    return drain_placement.place(problem.lengths, pool, cost, candidates=[static], patience=0)
+    if isinstance(problem.cost, SizeCost):
+        return exact_placement.place(problem.lengths, pool, problem.cost)
+    static = exact_placement.place(problem.lengths, pool, static_price(problem.cost))
+    return drain_placement.place(problem.lengths, pool, problem.cost, candidates=[static], patience=0)
 
 
 def _compared(homogeneous: Sequence[Partition]) -> tuple[Compared, ...]:
@@ -236,12 +272,10 @@ def _compared(homogeneous: Sequence[Partition]) -> tuple[Compared, ...]:
     return tuple(Compared(f"fix-{pool.degrees[0]}", pool.makespan_s) for pool in by_degree)
 
 
-def _planned_workers(
-    problem: _Problem, cost: SizeCost | DrainingCost, partition: Partition, order: Indices
-) -> tuple[PlannedWorker, ...]:
+def _planned_workers(problem: _Problem, partition: Partition, order: Indices) -> tuple[PlannedWorker, ...]:
     workers = []
     for degree, group in zip(partition.degrees, partition.groups, strict=True):
         lengths = problem.lengths[group]
         first = float(lengths[0]) if len(lengths) else 0.0
-        workers.append(PlannedWorker(degree, order[group], first, cost.seconds(degree, lengths)))
+        workers.append(PlannedWorker(degree, order[group], first, problem.cost.seconds(degree, lengths)))
     return tuple(sorted(workers, key=lambda worker: (-worker.tp_degree, -worker.first_length)))

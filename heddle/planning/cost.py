@@ -90,12 +90,9 @@ def kv_aware_cost(
     context_tokens: float | None = None,
 ) -> SizeCost:
     """The static price with waiting for groups of up to ``most``."""
-    steps = _step_tables(profile, degrees, most)
-    caps = concurrency(profile, degrees, most, slots_per_gpu=slots_per_gpu, context_tokens=context_tokens)
-    size = np.arange(most + 1, dtype=np.float64)
-    for row, cap in zip(steps, caps, strict=True):
-        row[cap + 1 :] = row[cap] * (size[cap + 1 :] / cap)
-    return SizeCost(PriceName.KV_AWARE, tuple(degrees), np.maximum.accumulate(steps, axis=1))
+    return kv_aware_price(
+        draining_cost(profile, degrees, most, slots_per_gpu=slots_per_gpu, context_tokens=context_tokens)
+    )
 
 
 def draining_cost(
@@ -109,6 +106,20 @@ def draining_cost(
     """The draining price for groups of up to ``most``."""
     caps = concurrency(profile, degrees, most, slots_per_gpu=slots_per_gpu, context_tokens=context_tokens)
     return DrainingCost(tuple(degrees), _step_tables(profile, degrees, most), caps)
+
+
+def static_price(cost: DrainingCost) -> SizeCost:
+    """The static price on the same step times."""
+    return SizeCost(PriceName.STATIC, cost.degrees, cost.steps)
+
+
+def kv_aware_price(cost: DrainingCost) -> SizeCost:
+    """The KV-aware price on the same step times and caps."""
+    steps = cost.steps.copy()
+    size = np.arange(steps.shape[1], dtype=np.float64)
+    for row, cap in zip(steps, cost.caps, strict=True):
+        row[cap + 1 :] = row[cap] * (size[cap + 1 :] / cap)
+    return SizeCost(PriceName.KV_AWARE, cost.degrees, np.maximum.accumulate(steps, axis=1))
 
 
 def concurrency(

@@ -20,6 +20,8 @@ TOLERANCE = 1e-3
 TRIES = 5_000_000
 """Members looked at between two looks at the clock: some 20 ms."""
 
+MAX_EXACT = 8_192
+"""Trajectories up to which runs are found with the exact time of those who wait; above, it takes seconds."""
 MAX_CELLS = 30_000_000
 """Workers x trajectories of the largest problem that is polished: the search keeps a table of that many."""
 
@@ -45,8 +47,9 @@ def best_runs(
     low = float(lengths[0] * cost.steps[:, 1].min())
     high = bound = low
     found = None
+    exact = len(lengths) <= MAX_EXACT
     while not out_of_time():
-        state = draining.fill(lengths, cost.steps, cost.caps, states, bound, reach, last)
+        state = draining.fill(lengths, cost.steps, cost.caps, states, bound, exact, reach, last)
         if state >= 0:
             high = bound
             found = _trace(cost, states, reach, last, state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -17,6 +18,7 @@ from heddle.placement import exact as exact_placement
 from heddle.placement import presorted_dp
 from heddle.planning.cost import SizeCost
 from heddle.planning.plan import Partition, PriceName
+from heddle.planning.profile import Floats
 
 DEGREES = (4, 2, 1)
 LENGTHS = np.sort(np.random.default_rng(0).lognormal(6, 1, 120))[::-1].copy()
@@ -39,7 +41,9 @@ def priced(degrees: tuple[int, ...]) -> Partition:
 @pytest.mark.parametrize(
     "place", [exact_placement.place, partial(presorted_dp.place, bundle_below_tokens=50)]
 )
-def test_never_worse_than_its_start_and_never_better_than_exact(place) -> None:  # type: ignore[no-untyped-def] # two signatures
+def test_never_worse_than_its_start_and_never_better_than_exact(
+    place: Callable[[Floats, tuple[int, ...], SizeCost], Partition],
+) -> None:
     """For many seeds; the annealed allocation fits the budget and is sorted."""
     cost = make_cost()
     best = exact_allocation.allocate(LENGTHS, 12, cost).makespan_s

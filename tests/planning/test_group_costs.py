@@ -111,4 +111,4 @@ def test_extension_is_the_longest_group_within_the_bound(
         for size in range(len(lengths) - start + 1)
         if cost.seconds(1, lengths[start : start + size]) <= bound
     ]
-    assert extension(lengths, cost.steps[0], int(cost.caps[0]), start, float(bound)) == max(fitting)
+    assert extension(lengths, cost.steps[0], int(cost.caps[0]), start, float(bound), True) == max(fitting)

@@ -74,8 +74,11 @@ def marginal(steps: Floats, cap: int, size: int) -> float:
 
 
 @compiled
-def extension(lengths: Floats, steps: Floats, cap: int, start: int, bound: float) -> int:
-    """The most members, from ``start`` on, that a worker finishes within ``bound``."""
+def extension(lengths: Floats, steps: Floats, cap: int, start: int, bound: float, exact: bool) -> int:
+    """The most members, from ``start`` on, that a worker finishes within ``bound``.
+
+    Where not ``exact``, members who wait are taken to cost their share of a full batch.
+    """
     left = len(lengths) - start
     size = 0
     seconds = 0.0
@@ -84,7 +87,7 @@ def extension(lengths: Floats, steps: Floats, cap: int, start: int, bound: float
         if seconds > bound:
             break
         size += 1
-    if size <= cap:
+    if size <= cap or not exact:
         return size
     # Beyond the cap that sum is a guess only: search for the exact size from there, by doubling strides.
     fits, beyond, stride = cap, left + 1, 1
@@ -113,6 +116,7 @@ def fill(
     caps: Indices,
     predecessors: Indices,
     bound: float,
+    exact: bool,
     reach: Indices,
     last: Indices,
 ) -> int:
@@ -131,7 +135,7 @@ def fill(
             if before < 0 or reach[before] < 0:
                 continue
             start = reach[before]
-            end = start + extension(lengths, steps[row], caps[row], start, bound)
+            end = start + extension(lengths, steps[row], caps[row], start, bound, exact)
             if end > reach[state]:
                 reach[state] = end
                 last[state] = row
