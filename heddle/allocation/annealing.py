@@ -60,19 +60,19 @@ def allocate(
 
 def random_start(gpus: int, allowed: Sequence[int], rng: random.Random) -> Degrees:
     """Random degrees until the budget has no room for another, descending."""
-    chosen: list[int] = []
-    while fitting := [degree for degree in allowed if degree <= gpus - sum(chosen)]:
-        chosen.append(rng.choice(fitting))
-    return _descending(chosen)
+    return _filled([], gpus, allowed, rng)
 
 
 def neighbour(current: Degrees, gpus: int, allowed: Sequence[int], rng: random.Random) -> Degrees:
-    """One random redistribution, split or merge; ``current`` itself where the one drawn is impossible."""
+    """One random redistribution, split or merge; ``current`` itself where the one drawn is impossible.
+
+    As in the paper the degrees always use up the budget: what a transition leaves over becomes new workers.
+    """
     transition = rng.choice((_redistribute, _split, _merge))
-    return transition(list(current), gpus, allowed, rng)
+    return _filled(transition(list(current), gpus, allowed, rng), gpus, allowed, rng)
 
 
-def _redistribute(current: list[int], gpus: int, allowed: Sequence[int], rng: random.Random) -> Degrees:
+def _redistribute(current: list[int], gpus: int, allowed: Sequence[int], rng: random.Random) -> list[int]:
     """GPUs of one worker to another: one falls by a degree, the other rises as far as they reach, or less."""
     if len(current) > 1:
         giver, taker = rng.sample(range(len(current)), 2)
@@ -81,28 +81,31 @@ def _redistribute(current: list[int], gpus: int, allowed: Sequence[int], rng: ra
             current[giver] = lower[-1]
             room = gpus - sum(current) + current[taker]
             current[taker] = rng.choice([d for d in allowed if current[taker] <= d <= room])
-    return _descending(current)
+    return current
 
 
-def _split(current: list[int], gpus: int, allowed: Sequence[int], rng: random.Random) -> Degrees:
+def _split(current: list[int], gpus: int, allowed: Sequence[int], rng: random.Random) -> list[int]:
     """One worker becomes two smaller ones on its GPUs."""
     splittable = [worker for worker, degree in enumerate(current) if degree >= 2 * allowed[0]]
     if splittable:
         room = current.pop(rng.choice(splittable))
         first = rng.choice([degree for degree in allowed if degree <= room - allowed[0]])
         current += [first, max(degree for degree in allowed if degree <= room - first)]
-    return _descending(current)
+    return current
 
 
-def _merge(current: list[int], gpus: int, allowed: Sequence[int], rng: random.Random) -> Degrees:
+def _merge(current: list[int], gpus: int, allowed: Sequence[int], rng: random.Random) -> list[int]:
     """Two workers become the largest that their GPUs allow."""
     if len(current) > 1:
         pair = rng.sample(range(len(current)), 2)
         joined = sum(current[worker] for worker in pair)
         current = [degree for worker, degree in enumerate(current) if worker not in pair]
         current.append(max(degree for degree in allowed if degree <= joined))
-    return _descending(current)
+    return current
 
 
-def _descending(degrees: list[int]) -> Degrees:
-    return tuple(sorted(degrees, reverse=True))
+def _filled(chosen: list[int], gpus: int, allowed: Sequence[int], rng: random.Random) -> Degrees:
+    """With random further degrees as long as one fits, descending."""
+    while fitting := [degree for degree in allowed if degree <= gpus - sum(chosen)]:
+        chosen.append(rng.choice(fitting))
+    return tuple(sorted(chosen, reverse=True))
