@@ -16,19 +16,24 @@ BUFFERED_EVENTS = 8192
 class Pulse:
     """Wakes everybody who waits, each time it is fired. Cheap where nobody waits."""
 
-    __slots__ = ("_waiters",)
+    __slots__ = ("_waiters", "fired")
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[None]] = set()
+        self.fired = 0
+        """How often; read it before looking at what the pulse announces, and wait ``since`` then."""
 
     def fire(self) -> None:
+        self.fired += 1
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters.clear()
 
-    async def wait(self, timeout_s: float | None = None) -> bool:
-        """Returns False where ``timeout_s`` passed first."""
+    async def wait(self, timeout_s: float | None = None, *, since: int | None = None) -> bool:
+        """Returns False where ``timeout_s`` passed first; at once where it was fired ``since`` that count."""
+        if since is not None and self.fired != since:
+            return True
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
@@ -55,8 +60,12 @@ class Broadcaster:
         self._pulse.fire()
 
     async def listen(self, after_id: int | None) -> AsyncIterator[ServerEvent]:
-        """From ``after_id`` (exclusive), or from now on. Ends only by being closed."""
-        last = self._next_id - 1 if after_id is None else min(after_id, self._next_id - 1)
+        """From ``after_id`` (exclusive), or from now on. Ends only by being closed.
+
+        An id that was never given out here is one of an earlier process: everything since the start is new.
+        """
+        newest = self._next_id - 1
+        last = newest if after_id is None else after_id if after_id <= newest else 0
         while True:
             oldest = self._events[0].event_id if self._events else self._next_id
             if last + 1 < oldest:

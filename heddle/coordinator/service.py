@@ -106,31 +106,29 @@ class Coordinator:
         deadline = self._services.now() + wait_s
         while True:
             batch = self._runner.open.get(stored.batch_id)
+            seen = 0 if batch is None else batch.changed.fired  # what ends while the store is read counts
             records = await self._store.finished(stored.batch_id, after=cursor, limit=limit)
             left = deadline - self._services.now()
             if records or batch is None or left <= 0.0:
                 break
-            await batch.changed.wait(left)
+            await batch.changed.wait(left, since=seen)
         if records:
             cursor = records[-1].sequence
         over = cursor >= stored.total and stored.batch_id not in self._runner.open
         return TrajectoryPage([r.record for r in records], str(cursor), finished=over)
 
     async def trajectory(self, trajectory_id: str) -> bytes:
-        record = await self._store.trajectory(TrajectoryId(trajectory_id))
-        if record is not None:
-            return record
-        self._require_open(trajectory_id)
-        return orjson.dumps({"trajectory_id": trajectory_id, "status": "pending"})
+        record = await self._record(trajectory_id)
+        return record or orjson.dumps({"trajectory_id": trajectory_id, "status": "pending"})
 
     async def explain(self, trajectory_id: str) -> Explanation:
-        if await self._store.trajectory(TrajectoryId(trajectory_id)) is not None:
-            return Explanation(trajectory_id, "finished", None, 0.0, "finished; its record is stored", None)
-        self._require_open(trajectory_id)
+        finished = Explanation(trajectory_id, "finished", None, 0.0, "finished; its record is stored", None)
+        if await self._record(trajectory_id) is not None:
+            return finished
         try:
             found = self._control.plane.explain(TrajectoryId(trajectory_id), self._services.now())
         except NotFound:  # it has left the control plane; its task is about to end
-            return Explanation(trajectory_id, "finished", None, 0.0, "finished; its record is stored", None)
+            return finished
         return Explanation(
             trajectory_id=trajectory_id,
             phase=found.phase,
@@ -207,9 +205,15 @@ class Coordinator:
             eta_s=batch.eta_s(time.time()) if batch else None,
         )
 
-    def _require_open(self, trajectory_id: str) -> None:
-        if not any(trajectory_id in batch.runs for batch in self._runner.open.values()):
-            raise NotFound(f"no trajectory {trajectory_id!r}")
+    async def _record(self, trajectory_id: str) -> bytes | None:
+        """The finished record; ``None`` of an open trajectory. Raises ``NotFound``."""
+        wanted = TrajectoryId(trajectory_id)
+        record = await self._store.trajectory(wanted)
+        if record is None and not any(wanted in batch.runs for batch in self._runner.open.values()):
+            record = await self._store.trajectory(wanted)  # it may have ended during the first look
+            if record is None:
+                raise NotFound(f"no trajectory {trajectory_id!r}")
+        return record
 
     def _worker(self, worker_id: str) -> WorkerView:
         for view in self._control.plane.worker_views():
@@ -236,7 +240,7 @@ class Coordinator:
 
 
 def _state(stored: StoredBatch, batch: OpenBatch | None) -> str:
-    if batch is not None:
+    if batch is not None or stored.finished_at is None:  # journalled, and just about to be started
         return "running"
     return "cancelled" if stored.cancelled else "finished"
 

@@ -52,15 +52,15 @@ async def test_dropped_events_show_as_one_gap() -> None:
     assert events[0].data == {"first_missing": 1, "last_missing": 2}
 
 
-async def test_a_position_from_the_future_is_taken_as_now() -> None:
-    """After a restart of the server, numbers begin again; a client must not wait for its old one."""
+async def test_a_position_of_an_earlier_process_misses_nothing_of_this_one() -> None:
+    """After a restart numbers begin again: a client neither waits for its old one nor loses what was new."""
     broadcaster = Broadcaster()
     broadcaster.publish("a", {})
-    listening = asyncio.create_task(take(broadcaster, 4711, 1))
+    listening = asyncio.create_task(take(broadcaster, 4711, 2))
     await asyncio.sleep(0)
     broadcaster.publish("b", {})
 
-    assert [e.name for e in await listening] == ["b"]
+    assert [(e.event_id, e.name) for e in await listening] == [(1, "a"), (2, "b")]
 
 
 async def test_a_pulse_wakes_all_and_times_out() -> None:
@@ -72,3 +72,13 @@ async def test_a_pulse_wakes_all_and_times_out() -> None:
 
     assert [await w for w in waiters] == [True, True, True]
     assert await pulse.wait(0.01) is False
+
+
+async def test_a_pulse_that_fired_since_the_last_look_is_not_waited_for() -> None:
+    """The count closes the gap between looking and waiting."""
+    pulse = Pulse()
+    seen = pulse.fired
+    pulse.fire()
+
+    assert await pulse.wait(0.01, since=seen) is True
+    assert await pulse.wait(0.01, since=pulse.fired) is False
