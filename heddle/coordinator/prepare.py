@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from heddle.agent.loop import TrajectoryRun
 from heddle.agent.order import PreparedPrompt, TrajectoryOrder
-from heddle.agent.ports import EngineCapabilities, Environment, Tokenizer
+from heddle.agent.ports import EngineCapabilities, Environment, EnvironmentStart, Tokenizer
 from heddle.api.schemas import BatchRequest, PromptRequest
 from heddle.control.events import TrajectorySpec
 from heddle.environments.registry import EnvironmentRegistry
-from heddle.errors import InvalidRequest
+from heddle.errors import ConfigError, InvalidRequest
 from heddle.text.constrain import FORCED_PREFIX, tool_call_schema
 from heddle.text.parsers import FencedParser, ToolCallParser, make_parser
-from heddle.types import BatchId, GroupId, ToolSpec, TrajectoryId
+from heddle.types import BatchId, GroupId, Json, ToolSpec, TrajectoryId
 
 MAX_TRAJECTORIES_PER_BATCH = 1_000_000
 
@@ -61,14 +61,10 @@ class PromptPreparer:
     def _prompt(self, request: BatchRequest, index: int, prompt: PromptRequest) -> PreparedPrompt:
         path = f"prompts[{index}]"
         environment = self._environment(request, prompt, path)
-        try:
-            start = environment.reset(prompt.task)
-        except InvalidRequest as exc:
-            inner = f".{exc.path}" if exc.path else ""
-            raise InvalidRequest(exc.message, path=f"{path}.task{inner}") from exc
+        start = _open(environment, prompt, path)
         constrained = request.tools.constrained and bool(start.tools)
         forced = self.tokenizer.encode(FORCED_PREFIX) if constrained else []
-        prompt_ids = self.tokenizer.render(start.messages, start.tools)
+        prompt_ids = self._render(start, path)
         if len(prompt_ids) + len(forced) >= self.context_tokens:
             raise InvalidRequest(
                 f"the prompt has {len(prompt_ids) + len(forced)} tokens, "
@@ -84,10 +80,16 @@ class PromptPreparer:
             tools=start.tools,
             prompt_ids=prompt_ids,
             forced_ids=forced,
-            json_schema=tool_call_schema(start.tools) if constrained else None,
+            json_schema=_schema(start.tools) if constrained else None,
             parser=_parser(request.tools.parser, start.tools),
             metadata=prompt.metadata,
         )
+
+    def _render(self, start: EnvironmentStart, path: str) -> list[int]:
+        try:
+            return self.tokenizer.render(start.messages, start.tools)
+        except ConfigError as exc:
+            raise InvalidRequest(str(exc), path=f"{path}.task", code="prompt_not_renderable") from exc
 
     def _environment(self, request: BatchRequest, prompt: PromptRequest, path: str) -> Environment:
         name = prompt.environment or request.environment
@@ -100,6 +102,32 @@ class PromptPreparer:
             return self.environments.get(name)
         except InvalidRequest as exc:
             raise InvalidRequest(exc.message, path=where, code="unknown_environment") from exc
+
+
+def _open(environment: Environment, prompt: PromptRequest, path: str) -> EnvironmentStart:
+    """Open an episode. Raises ``InvalidRequest`` with the path of what the environment does not take."""
+    try:
+        start = environment.reset(prompt.task)
+    except InvalidRequest as exc:
+        inner = f".{exc.path}" if exc.path else ""
+        raise InvalidRequest(exc.message, path=f"{path}.task{inner}", code=exc.code) from exc
+    except Exception as exc:  # the environment is the user's code: whatever it raises is its fault
+        raise _fault(environment, f"{type(exc).__name__}: {exc}", path) from exc
+    if not isinstance(start, EnvironmentStart):  # the user's code need not be typed
+        raise _fault(environment, f"reset returned {type(start).__name__}", path)
+    return start
+
+
+def _fault(environment: Environment, what: str, path: str) -> InvalidRequest:
+    message = f"environment {environment.name!r} cannot open this task: {what}"
+    return InvalidRequest(message, path=f"{path}.task", code="environment_fault")
+
+
+def _schema(tools: Sequence[ToolSpec]) -> dict[str, Json]:
+    try:
+        return tool_call_schema(tools)
+    except ConfigError as exc:
+        raise InvalidRequest(str(exc), path="tools.constrained", code="cannot_constrain") from exc
 
 
 def _parser(name: str, tools: Sequence[ToolSpec]) -> ToolCallParser:
