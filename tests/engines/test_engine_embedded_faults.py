@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import httpx
 import orjson
 import pytest
 from engine_builders import ignore, make_request
@@ -188,6 +189,30 @@ async def test_a_silent_server_can_be_aborted_and_cancelled() -> None:
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelled
+
+
+async def test_an_abort_of_what_is_ending_already_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing the stream takes a moment; whoever aborts or closes meanwhile must not fail."""
+    unwinding, may_end = asyncio.Event(), asyncio.Event()
+    close = httpx.Response.aclose
+
+    async def close_slowly(response: httpx.Response) -> None:
+        unwinding.set()
+        await may_end.wait()
+        await close(response)
+
+    async with engine_against(trickles(OK + token_event(7, 1), b": ping\n\n")) as engine:
+        task = asyncio.create_task(engine.generate(make_request(), ignore))
+        await asyncio.sleep(0.05)
+        monkeypatch.setattr(httpx.Response, "aclose", close_slowly)
+        first = asyncio.create_task(engine.abort("r1"))
+        await unwinding.wait()
+        second = asyncio.create_task(engine.abort("r1"))
+        await asyncio.sleep(0.01)
+        may_end.set()
+        await asyncio.gather(first, second)
+
+    assert (await task).finish_reason is FinishReason.ABORT
 
 
 async def test_closing_ends_what_runs() -> None:

@@ -187,8 +187,8 @@ class EmbeddedEngine:
     # ---------------------------------------------------------------------------- one generation
 
     def _hasten(self, flight: _Flight) -> None:
-        """Let the flight's deadline pass now, unless its stream is over already."""
-        if not flight.closing:
+        """Let the flight's deadline pass now, unless it has passed or the stream is over already."""
+        if not flight.closing and not flight.scope.expired():
             flight.scope.reschedule(asyncio.get_running_loop().time())
 
     def _take_off(self, request: GenerationRequest) -> _Flight:
