@@ -31,6 +31,8 @@ C_co = TypeVar("C_co", covariant=True)
 class _Labelled(Protocol[C_co]):
     def labels(self, *labelvalues: str) -> C_co: ...
 
+    def remove(self, *labelvalues: str) -> None: ...
+
 
 class _Family(Generic[C_co]):
     """A metric with labels whose children are kept, and whose number of children is bounded."""
@@ -51,6 +53,11 @@ class _Family(Generic[C_co]):
                 values = (OTHER, *values[1:])
             child = self._children.setdefault(values, self._metric.labels(*values))
         return child
+
+    def drop(self, *values: str) -> None:
+        """Forget the child of these values, if there is one: what it measured is gone."""
+        if self._children.pop(values, None) is not None:
+            self._metric.remove(*values)
 
 
 class Metrics:
@@ -132,6 +139,11 @@ class Metrics:
     def worker_restarted(self, worker_id: str) -> None:
         """A worker came back after a crash."""
         self._restarts.of(worker_id).inc()
+
+    def worker_gone(self, worker_id: str) -> None:
+        """A worker was stopped for good: its load is no longer shown, and its label is free again."""
+        for load in (self._running, self._waiting, self._resident):
+            load.drop(worker_id)
 
     def batch_finished(self, makespan_s: float) -> None:
         """The last trajectory of a batch ended."""

@@ -83,6 +83,7 @@ class WorkerPool:
             return
         if member.task.done():  # it was given up, so nobody is left to report that it stopped
             del self._members[worker_id]
+            self._metrics.worker_gone(worker_id)
         else:
             member.worker.request_stop()
 
@@ -109,6 +110,7 @@ class WorkerPool:
     def worker_stopped(self, worker_id: WorkerId) -> None:
         self._post(WorkerStopped(worker_id))
         self._members.pop(worker_id, None)
+        self._metrics.worker_gone(worker_id)
         self._publish("worker.stopped", worker_id)
 
     # ---------------------------------------------------------------------------------- queries

@@ -44,6 +44,19 @@ def test_a_step_is_counted_with_its_tokens() -> None:
     assert found[("heddle_tool_queue_seconds_sum", ())] == 0.01
 
 
+def test_a_worker_that_is_gone_shows_no_load() -> None:
+    """The last value of a gauge would stay for ever, and its label would never be free again."""
+    metrics = Metrics()
+    for number in range(MAX_LABEL_VALUES + 1):
+        metrics.worker_load(f"w{number}", running=1, waiting=1, resident=1)
+        metrics.worker_gone(f"w{number}")
+    metrics.worker_gone("unheard-of")
+    metrics.worker_load("last", running=1, waiting=0, resident=1)
+    shown = [labels for name, labels in samples_of(metrics) if name == "heddle_worker_running"]
+
+    assert shown == [(("worker", "last"),)]
+
+
 def test_workers_and_the_rest_have_their_names() -> None:
     """The gauges follow the worker; the remaining counters count."""
     metrics = Metrics()
