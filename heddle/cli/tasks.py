@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from heddle.api.schemas import PromptRequest
+from heddle.api.strictjson import parse_json
 from heddle.errors import InvalidRequest
 
 STDIN = "-"
@@ -61,7 +62,10 @@ def parse_tasks(content: bytes, *, name: str) -> TaskFile:
 
 def _parse_line(line: bytes, *, where: str) -> PromptRequest:
     try:
-        return PromptRequest.model_validate_json(line)
+        return PromptRequest.model_validate(parse_json(line))
+    except InvalidRequest as exc:
+        field = "line" if exc.path == "body" else exc.path
+        raise InvalidRequest(exc.message, path=f"{where}: {field}") from exc
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"])) or "line"

@@ -92,7 +92,7 @@ def _entry(line: str, marker: str) -> tuple[int, CallReport] | None:
         return None
     try:
         entry = json.loads(line.removeprefix(marker))
-    except ValueError:
+    except (ValueError, RecursionError):  # a value nested without end is no value that a test expects
         return None
     match entry:
         case [int(index), str(kind), value, str(text)]:

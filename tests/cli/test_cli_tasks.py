@@ -38,10 +38,13 @@ def test_reads_tasks_and_remembers_their_lines() -> None:
         (b"not json", "t.jsonl:2: line"),
         (b"[1]", "t.jsonl:2: line"),
         (b"\xff\xfe", "t.jsonl:2: line"),
+        (b'{"task": {"n": 123456789012345678901234567890}}', "t.jsonl:2: task.n"),
+        (b'{"task": {"x": NaN}}', "t.jsonl:2: task.x"),
+        (b'{"task": {"a": 1, "a": 2}}', "t.jsonl:2: task.a"),
     ],
 )
 def test_a_bad_line_is_named_by_file_line_and_field(line: bytes, path: str) -> None:
-    """Unknown field, wrong type, missing field, bad id, no JSON, no object, no UTF-8."""
+    """Unknown field, wrong type, missing field, bad id, no JSON, no object, no UTF-8, not storable."""
     with pytest.raises(InvalidRequest) as caught:
         parse_tasks(b'{"task": {}}\n' + line, name="t.jsonl")
     assert caught.value.path == path

@@ -237,3 +237,11 @@ def test_values_are_compared_as_json(got: Json, expected: Json, same: bool) -> N
 def test_a_line_that_is_no_report_is_passed_over(line: str) -> None:
     """Half a line, or a foreign one, is no verdict."""
     assert read_report(line, "#m:", 1).calls == (None,)
+
+
+def test_a_report_nested_beyond_reading_is_no_report() -> None:
+    """What the sandbox says is the submission's work: it fails the test, never the trajectory."""
+    deep = "[" * 200_000 + "]" * 200_000
+    line = f'#m:[0, "value", {deep}, "x"]'
+
+    assert read_report(line, "#m:", 1).calls == (None,)
