@@ -146,7 +146,7 @@ def name_profile(profile: Profile) -> str:
 
 
 def workers_table(made: Plan) -> Table:
-    """One line for each worker, equal neighbours in size and degree being common."""
+    """One line for each worker."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("worker", "tp", "trajectories", "longest (tokens)", "seconds", "of makespan"):
         table.add_column(heading, justify="right", no_wrap=True)

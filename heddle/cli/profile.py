@@ -113,18 +113,26 @@ def document(measured: Sequence[MeasuredDegree], subject: Subject) -> dict[str, 
 def measured_table(measured: Sequence[MeasuredDegree]) -> Table:
     """The profile for people, one line for each point."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("tp", "batch", "step (ms)", "F", "middle half (ms)", "tokens/s", "prefill tokens/s"):
+    for heading in (
+        "tp",
+        "batch",
+        "step (ms)",
+        "F",
+        "median, upper quartile (ms)",
+        "tokens/s",
+        "prefill tokens/s",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     for degree in measured:
         monotone = degree.profile()
         for point, seconds in zip(degree.points, monotone.step_seconds, strict=True):
-            low, _, high = point.quartiles_s
+            _, middle, high = point.quartiles_s
             table.add_row(
                 str(degree.tp_degree),
                 str(point.batch),
                 f"{1000 * seconds:.2f}",
                 f"{seconds / monotone.token_seconds:.2f}",
-                f"{1000 * low:.2f} to {1000 * high:.2f}",
+                f"{1000 * middle:.2f}, {1000 * high:.2f}",
                 f"{point.batch / seconds:.0f}",
                 f"{degree.prefill_tokens_per_s:.0f}",
             )

@@ -38,7 +38,7 @@ def plot(measured: Sequence[MeasuredDegree], subject: Subject, path: Path) -> No
         rates = [batch / s for batch, s in zip(profile.batches, profile.step_seconds, strict=True)]
         throughput.plot(profile.batches, rates, marker="o", label=label)
     steps.set_ylabel("time of a decoding step (ms)")
-    steps.set_title("Step time; shaded: middle half of the samples", fontsize=10)
+    steps.set_title("Step time; shaded: the middle half of what was seen", fontsize=10)
     throughput.set_ylabel("tokens per second of the worker")
     throughput.set_title("Throughput", fontsize=10)
     batches = sorted({point.batch for degree in measured for point in degree.points})
