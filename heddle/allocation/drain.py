@@ -49,12 +49,13 @@ def allocate(
     out_of_time: OutOfTime,
 ) -> Partition:
     """The best plan of :func:`search` when time is up, or at once where one reaches ``goal_s``."""
-    best: Partition | None = None
-    for best in search(lengths, gpus, cost, candidates=candidates, seed=seed, out_of_time=out_of_time):
-        if best.makespan_s <= goal_s:
+    plans = search(lengths, gpus, cost, candidates=candidates, seed=seed, out_of_time=out_of_time)
+    best = next(plans)
+    while best.makespan_s > goal_s:
+        better = next(plans, None)
+        if better is None:
             break
-    if best is None:
-        raise AssertionError("the search yields at least one plan")
+        best = better
     return best
 
 
@@ -122,6 +123,8 @@ def _improvements(
     seed: int,
     out_of_time: OutOfTime,
 ) -> Iterator[Partition]:
+    if gpus < 2 * min(allowed):
+        return  # a single worker is all there can be, and each is among the starts
     rng = random.Random(seed)
     ascending = sorted(allowed)
 

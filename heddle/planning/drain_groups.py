@@ -91,7 +91,7 @@ def polished(
     idle = 0
     while idle < patience and not out_of_time():
         before = idle
-        _, idle = draining.polish(lengths, cost.steps, cost.caps, rows, owners, tries, state)
+        idle = draining.polish(lengths, cost.steps, cost.caps, rows, owners, tries, state)
         idle += before if idle == tries else 0
     improved = judged(lengths, cost, _partition(partition.degrees, owners))
     return min(improved, partition, key=lambda candidate: candidate.makespan_s)

@@ -24,6 +24,9 @@ from heddle.planning.profile import Floats
 
 LONGEST_RUN = 16
 """Members that one try of the local search moves together at most."""
+KINDS = 4
+SWAP, MOVE_RUN, DIVIDE = 1, 2, 3
+"""What a try does; 0: move a single member."""
 
 
 @compiled
@@ -204,27 +207,22 @@ def divide(
     pair: Indices,
     both: Indices,
     head: int,
+    favoured: int,
     out: Indices,
     sizes: Indices,
 ) -> None:
-    """Divides ``both`` between two workers of rows ``pair``: ``head`` members to the first, then evenly."""
+    """Divides ``both`` between two workers: the first ``head`` to the favoured one, then evenly."""
     seconds = np.zeros(2)
     longer = np.zeros(2)
     sizes[:] = 0
     for index in range(len(both)):
         for side in range(2):
-            price = marginal(steps[pair[side]], caps[pair[side]], sizes[side])
-            longer[side] = seconds[side] + lengths[both[index]] * price
-        side = 0 if index < head or longer[0] <= longer[1] else 1
+            added = marginal(steps[pair[side]], caps[pair[side]], sizes[side])
+            longer[side] = seconds[side] + lengths[both[index]] * added
+        side = favoured if index < head else int(longer[1] < longer[0])
         seconds[side] = longer[side]
         out[side, sizes[side]] = both[index]
         sizes[side] += 1
-
-
-@compiled
-def price(lengths: Floats, steps: Floats, caps: Indices, row: int, members: Indices) -> float:
-    """Seconds of the group with these ascending positions on a worker of this row."""
-    return group_seconds(lengths[members], steps[row], caps[row])
 
 
 @compiled
@@ -239,26 +237,22 @@ def propose(
     out: Indices,
     sizes: Indices,
 ) -> bool:
-    """Random new groups of two workers into ``out``; false where the draw makes no sense.
+    """Random new groups of two workers, of rows ``pair``, into ``out``; false where the draw makes no sense.
 
     Moves one of the source's members or a short run of them, swaps one for a shorter one of the target's, or
     divides both groups anew.
     """
-    kind = draw(state, 4)
-    if kind == 3:
+    kind = draw(state, KINDS)
+    if kind == DIVIDE:
         both = np.empty(len(source) + len(target), np.int64)
         merge(source, 0, 0, target, 0, len(target), both)
-        # Whoever gets the longest members is drawn too: the head may go to either of the two.
         head = draw(state, min(len(both), LONGEST_RUN) + 1)
-        if draw(state, 2) == 0:
-            divide(lengths, steps, caps, pair, both, head, out, sizes)
-        else:
-            divide(lengths, steps, caps, pair[::-1], both, head, out[::-1], sizes[::-1])
+        divide(lengths, steps, caps, pair, both, head, draw(state, 2), out, sizes)
         return True
-    run = 1 + draw(state, min(LONGEST_RUN, len(source))) if kind == 2 else 1
+    run = 1 + draw(state, min(LONGEST_RUN, len(source))) if kind == MOVE_RUN else 1
     given = draw(state, len(source) - run + 1)
     back, returned = 0, 0
-    if kind == 1:
+    if kind == SWAP:
         if len(target) == 0:
             return False
         back, returned = draw(state, len(target)), 1
@@ -270,6 +264,16 @@ def propose(
 
 
 @compiled
+def gather(owners: Indices, members: Indices, counts: Indices) -> None:
+    """Fills ``members[worker, : counts[worker]]`` with the positions that a worker owns, ascending."""
+    counts[:] = 0
+    for position in range(len(owners)):
+        worker = owners[position]
+        members[worker, counts[worker]] = position
+        counts[worker] += 1
+
+
+@compiled
 def polish(
     lengths: Floats,
     steps: Floats,
@@ -278,39 +282,38 @@ def polish(
     owners: Indices,
     tries: int,
     state: Floats,
-) -> tuple[float, int]:
-    """Improves ``owners``, the worker of each position, in place; returns makespan and tries since then.
+) -> int:
+    """Improves ``owners``, the worker of each position, in place; returns the tries since it last did.
 
     Every try takes the worker that ends last and another one, and keeps new groups of theirs if both end
-    sooner than the former did. So the makespan never rises. ``state`` is the generator's.
+    sooner than the former did. So the makespan never rises. There are two workers or more; ``state`` is the
+    generator's.
     """
     workers = len(rows)
     members = np.empty((workers, len(lengths)), np.int64)
-    counts = np.zeros(workers, np.int64)
-    for position in range(len(lengths)):
-        worker = owners[position]
-        members[worker, counts[worker]] = position
-        counts[worker] += 1
+    counts = np.empty(workers, np.int64)
+    gather(owners, members, counts)
     seconds = np.empty(workers)
     for worker in range(workers):
-        seconds[worker] = price(lengths, steps, caps, rows[worker], members[worker, : counts[worker]])
+        group = lengths[members[worker, : counts[worker]]]
+        seconds[worker] = group_seconds(group, steps[rows[worker]], caps[rows[worker]])
     out = np.empty((2, len(lengths)), np.int64)
     sizes = np.zeros(2, np.int64)
     pair = np.zeros(2, np.int64)
     idle = 0
-    for _ in range(tries if workers > 1 else 0):
+    for _ in range(tries):
         idle += 1
-        late = np.argmax(seconds)
+        late = int(np.argmax(seconds))
         other = draw(state, workers - 1)
         other += 1 if other >= late else 0
         pair[0], pair[1] = rows[late], rows[other]
         source, target = members[late, : counts[late]], members[other, : counts[other]]
         if len(source) == 0 or not propose(lengths, steps, caps, pair, source, target, state, out, sizes):
             continue
-        second = price(lengths, steps, caps, pair[1], out[1, : sizes[1]])
+        second = group_seconds(lengths[out[1, : sizes[1]]], steps[pair[1]], caps[pair[1]])
         if second >= seconds[late]:
             continue
-        first = price(lengths, steps, caps, pair[0], out[0, : sizes[0]])
+        first = group_seconds(lengths[out[0, : sizes[0]]], steps[pair[0]], caps[pair[0]])
         if first >= seconds[late]:
             continue
         seconds[late], seconds[other] = first, second
@@ -319,4 +322,4 @@ def polish(
             members[worker, : sizes[side]] = out[side, : sizes[side]]
             owners[out[side, : sizes[side]]] = worker
         idle = 0
-    return seconds.max(), idle
+    return idle
