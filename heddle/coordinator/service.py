@@ -24,7 +24,7 @@ from heddle.coordinator.pool import WorkerPool
 from heddle.coordinator.prepare import PromptPreparer
 from heddle.coordinator.runner import BatchRunner
 from heddle.errors import Conflict, InvalidRequest, NotFound, UnsupportedByEngine
-from heddle.store.ports import Store, StoredBatch
+from heddle.store.ports import BatchState, Store, StoredBatch
 from heddle.types import (
     BatchId,
     Json,
@@ -69,21 +69,21 @@ class Coordinator:
     async def submit(self, request: BatchRequest) -> tuple[BatchStatus, bool]:
         batch_id = BatchId(request.batch_id or f"b{secrets.token_hex(5)}")
         canonical = orjson.dumps(request.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)
-        known = await self._store.batch(batch_id)
-        if known is not None:
-            return await self._existing(known, canonical), False
+        if await self._store.batch_state(batch_id) is not None:
+            return await self._existing(batch_id, canonical), False
         prompts = await self._preparer.prepare(request)
         total = len(prompts) * request.samples_per_prompt
         stored = StoredBatch(batch_id, canonical, total, time.time(), cancelled=False, finished_at=None)
         if not await self._store.add_batch(stored):
-            return await self._existing(await self._stored(batch_id), canonical), False
+            return await self._existing(batch_id, canonical), False
         await self._runner.start(stored, request, prompts)
-        return await self._status(stored), True
+        return await self._status(stored.state), True
 
-    async def _existing(self, known: StoredBatch, canonical: bytes) -> BatchStatus:
-        if known.request != canonical:
-            raise Conflict(f"batch {known.batch_id} exists already, with a different content")
-        return await self._status(known)
+    async def _existing(self, batch_id: BatchId, canonical: bytes) -> BatchStatus:
+        known = await self._store.batch(batch_id)
+        if known is None or known.request != canonical:
+            raise Conflict(f"batch {batch_id} exists already, with a different content")
+        return await self._status(known.state)
 
     async def batches(self) -> Sequence[BatchStatus]:
         return [await self._status(stored) for stored in await self._store.batches()]
@@ -178,13 +178,13 @@ class Coordinator:
 
     # --------------------------------------------------------------------------------------- helpers
 
-    async def _stored(self, batch_id: str) -> StoredBatch:
-        stored = await self._store.batch(BatchId(batch_id))
+    async def _stored(self, batch_id: str) -> BatchState:
+        stored = await self._store.batch_state(BatchId(batch_id))
         if stored is None:
             raise NotFound(f"no batch {batch_id!r}")
         return stored
 
-    async def _status(self, stored: StoredBatch) -> BatchStatus:
+    async def _status(self, stored: BatchState) -> BatchStatus:
         counts = await self._store.counts(stored.batch_id)
         batch = self._runner.open.get(stored.batch_id)
         finished = sum(counts.by_status.values())
@@ -239,7 +239,7 @@ class Coordinator:
         )
 
 
-def _state(stored: StoredBatch, batch: OpenBatch | None) -> str:
+def _state(stored: BatchState, batch: OpenBatch | None) -> str:
     if batch is not None or stored.finished_at is None:  # journalled, and just about to be started
         return "running"
     return "cancelled" if stored.cancelled else "finished"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from heddle.agent.ports import JournalEntry
 from heddle.errors import StoreError
 from heddle.records import Trajectory
-from heddle.store.ports import BatchCounts, StoredBatch, StoredRecord
+from heddle.store.ports import BatchCounts, BatchState, StoredBatch, StoredRecord
 from heddle.store.rules import (
     ConflictingWrite,
     FinishedRow,
@@ -99,10 +99,13 @@ class MemoryStore:
         if batch.finished_at is None:
             self._batches[batch_id] = replace(batch, finished_at=at)
 
-    async def batches(self) -> Sequence[StoredBatch]:
-        """In the order in which they were added."""
+    async def batches(self) -> Sequence[BatchState]:
         self._expect_open()
-        return list(self._batches.values())
+        return [batch.state for batch in self._batches.values()]
+
+    async def batch_state(self, batch_id: BatchId) -> BatchState | None:
+        batch = await self.batch(batch_id)
+        return None if batch is None else batch.state
 
     async def batch(self, batch_id: BatchId) -> StoredBatch | None:
         self._expect_open()

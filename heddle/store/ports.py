@@ -11,6 +11,18 @@ from heddle.types import BatchId, TrajectoryId
 
 
 @dataclass(frozen=True, slots=True)
+class BatchState:
+    """How a batch stands; small, where its request may be tens of megabytes."""
+
+    batch_id: BatchId
+    total: int
+    created_at: float
+    """Seconds since the epoch."""
+    cancelled: bool
+    finished_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class StoredBatch:
     """A batch as it was accepted. ``request`` is its canonical JSON; equal bytes mean an equal batch."""
 
@@ -21,6 +33,11 @@ class StoredBatch:
     """Seconds since the epoch."""
     cancelled: bool
     finished_at: float | None
+
+    @property
+    def state(self) -> BatchState:
+        """The batch without its request."""
+        return BatchState(self.batch_id, self.total, self.created_at, self.cancelled, self.finished_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +69,15 @@ class Store(Journal, Protocol):
 
     async def mark_finished(self, batch_id: BatchId, at: float) -> None: ...
 
-    async def batches(self) -> Sequence[StoredBatch]: ...
+    async def batches(self) -> Sequence[BatchState]:
+        """All of them, in the order in which they were added."""
+        ...
 
-    async def batch(self, batch_id: BatchId) -> StoredBatch | None: ...
+    async def batch_state(self, batch_id: BatchId) -> BatchState | None: ...
+
+    async def batch(self, batch_id: BatchId) -> StoredBatch | None:
+        """With its request."""
+        ...
 
     async def counts(self, batch_id: BatchId) -> BatchCounts: ...
 

@@ -27,7 +27,7 @@ from heddle.agent.ports import JournalEntry
 from heddle.errors import StoreError
 from heddle.records import Trajectory
 from heddle.store.lock import OwnerLock
-from heddle.store.ports import BatchCounts, StoredBatch, StoredRecord
+from heddle.store.ports import BatchCounts, BatchState, StoredBatch, StoredRecord
 from heddle.store.rules import CancelMark, FinishMark, StoreStats, finished_row
 from heddle.store.tables import Synchronous, open_database, open_reader
 from heddle.store.transactions import Transactions
@@ -37,6 +37,9 @@ from heddle.types import BatchId, TrajectoryId
 GATHER_S = 0.002
 """How long a transaction waits for company. Bounds transactions to 500/s, each of which costs a busy event
 loop a few hand-overs of the interpreter's lock; adds 2 ms to a write, where a step takes hundreds."""
+
+_STATE = "batch_id, total, created_at, cancelled, finished_at"
+"""The columns of ``BatchState``, in its order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +133,23 @@ class SqliteStore:
 
     # ------------------------------------------------------------------------------- reads
 
-    async def batches(self) -> Sequence[StoredBatch]:
-        """In the order in which they were added."""
-        rows = await self._rows("SELECT * FROM batches ORDER BY rowid")
-        return [_stored_batch(*row) for row in rows]
+    async def batches(self) -> Sequence[BatchState]:
+        rows = await self._rows(f"SELECT {_STATE} FROM batches ORDER BY rowid")
+        return [_batch_state(*row) for row in rows]
+
+    async def batch_state(self, batch_id: BatchId) -> BatchState | None:
+        rows = await self._rows(f"SELECT {_STATE} FROM batches WHERE batch_id = ?", batch_id)
+        return _batch_state(*rows[0]) if rows else None
 
     async def batch(self, batch_id: BatchId) -> StoredBatch | None:
-        rows = await self._rows("SELECT * FROM batches WHERE batch_id = ?", batch_id)
-        return _stored_batch(*rows[0]) if rows else None
+        rows = await self._rows(f"SELECT {_STATE}, request FROM batches WHERE batch_id = ?", batch_id)
+        if not rows:
+            return None
+        *cells, request = rows[0]
+        state = _batch_state(*cells)
+        return StoredBatch(
+            state.batch_id, request, state.total, state.created_at, state.cancelled, state.finished_at
+        )
 
     async def counts(self, batch_id: BatchId) -> BatchCounts:
         """One row per status, kept up by the commits: no scan, whatever the size of the batch."""
@@ -199,7 +211,7 @@ class SqliteStore:
             raise StoreError(f"cannot read store {self._file.path}: {exc}") from exc
 
 
-def _stored_batch(
-    batch_id: str, request: bytes, total: int, created_at: float, cancelled: int, finished_at: float | None
-) -> StoredBatch:
-    return StoredBatch(BatchId(batch_id), request, total, created_at, bool(cancelled), finished_at)
+def _batch_state(
+    batch_id: str, total: int, created_at: float, cancelled: int, finished_at: float | None
+) -> BatchState:
+    return BatchState(BatchId(batch_id), total, created_at, bool(cancelled), finished_at)

@@ -46,11 +46,11 @@ _SCHEMA = f"""
 BEGIN;
 CREATE TABLE batches (
     batch_id TEXT PRIMARY KEY,
-    request BLOB NOT NULL,
     total INTEGER NOT NULL,
     created_at REAL NOT NULL,
     cancelled INTEGER NOT NULL,
-    finished_at REAL
+    finished_at REAL,
+    request BLOB NOT NULL -- last: what stands behind a large value is found by walking all of its pages
 );
 CREATE TABLE journal (
     trajectory_id TEXT NOT NULL,
@@ -160,14 +160,15 @@ def _write_batch(connection: sqlite3.Connection, write: StoredBatch | CancelMark
     match write:
         case StoredBatch():
             cursor = connection.execute(
-                "INSERT OR IGNORE INTO batches VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT OR IGNORE INTO batches "
+                "(batch_id, total, created_at, cancelled, finished_at, request) VALUES (?, ?, ?, ?, ?, ?)",
                 (
                     write.batch_id,
-                    write.request,
                     write.total,
                     write.created_at,
                     write.cancelled,
                     write.finished_at,
+                    write.request,
                 ),
             )
             return cursor.rowcount == 1

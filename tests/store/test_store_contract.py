@@ -37,9 +37,11 @@ async def test_a_batch_is_added_once(store: Store) -> None:
     """The second batch of an id is refused and changes nothing."""
     assert await store.add_batch(make_batch(total=4)) is True
     assert await store.add_batch(make_batch(total=5)) is False
-    assert await store.batches() == [make_batch(total=4)]
+    assert await store.batches() == [make_batch(total=4).state]
+    assert await store.batch_state(B) == make_batch(total=4).state
     assert await store.batch(B) == make_batch(total=4)
     assert await store.batch(BatchId("other")) is None
+    assert await store.batch_state(BatchId("other")) is None
 
 
 async def test_batches_come_in_the_order_in_which_they_were_added(store: Store) -> None:

@@ -115,8 +115,10 @@ class Model:
 
     def answers(self) -> list[object]:
         """What a store must say to every question of :func:`ask`."""
-        said: list[object] = [self.batches]
+        said: list[object] = [[batch.state for batch in self.batches]]
         for batch_id in BATCH_IDS:
+            batch = next((batch for batch in self.batches if batch.batch_id == batch_id), None)
+            said += [batch, None if batch is None else batch.state]
             own = [record for record in self.finished if record.batch_id == batch_id]
             statuses = [record.status.value for record in own]
             tokens = sum(record.sampled_tokens for record in own)
@@ -140,6 +142,7 @@ async def ask(store: Store) -> list[object]:
     """Every question that a store answers."""
     said: list[object] = [await store.batches()]
     for batch_id in map(BatchId, BATCH_IDS):
+        said += [await store.batch(batch_id), await store.batch_state(batch_id)]
         said.append(await store.counts(batch_id))
         said.append(await store.finished(batch_id, after=0, limit=100))
         said.append(await store.finished_ids(batch_id))

@@ -10,7 +10,9 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -318,3 +320,20 @@ def _run_and_kill(path: Path, records: int) -> set[str]:
         lines += child.stdout.readlines()
     assert child.returncode == -signal.SIGKILL
     return {line.strip() for line in lines if line.endswith("\n")}
+
+
+async def test_how_batches_stand_is_told_without_their_requests(tmp_path: Path) -> None:
+    """A server that lists its batches every second must not read every request that it ever got."""
+    megabyte = b'"' + b"x" * (1 << 20) + b'"'
+    async with open_store(tmp_path / "heddle.db") as store:
+        for number in range(20):
+            await store.add_batch(replace(make_batch(f"b{number}"), request=megabyte))
+        tracemalloc.start()
+        try:
+            states = [*await store.batches(), await store.batch_state(BatchId("b7"))]
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+    assert len(states) == 21
+    assert peak < len(megabyte)
