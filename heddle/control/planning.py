@@ -110,12 +110,11 @@ def _plan(request: PlanRequest, choice: _Choice, clock: Clock) -> Plan:
         _cost(request, choice, choice.price),
         lambda: clock() - began >= request.deadline_s,
     )
-    bound = lower_bound(problem.lengths, request.gpus, problem.cost)
     homogeneous: list[Partition] = []
     if request.allocator is AllocatorName.DRAIN:
         # They are candidates of the search, so that it is never worse than what it is compared with.
         homogeneous = [_homogeneous(problem, degree) for degree in choice.degrees]
-    partition = _solve(problem, homogeneous, bound)
+    partition = _solve(problem, homogeneous)
     solve_ms = (clock() - began) * 1000.0
     if request.compare and not homogeneous:
         homogeneous = [_homogeneous(problem, degree) for degree in choice.degrees]
@@ -123,7 +122,7 @@ def _plan(request: PlanRequest, choice: _Choice, clock: Clock) -> Plan:
     return Plan(
         workers=workers,
         makespan_s=max((worker.seconds for worker in workers), default=0.0),
-        lower_bound_s=bound,
+        lower_bound_s=lower_bound(problem.lengths, request.gpus, problem.cost),
         price=choice.price,
         compared=_compared(homogeneous) if request.compare else (),
         solve_ms=solve_ms,
@@ -212,7 +211,7 @@ def _matching(request: PlanRequest) -> tuple[PlacerName, PriceName]:
     return placer, price
 
 
-def _solve(problem: _Problem, homogeneous: Sequence[Partition], bound: float) -> Partition:
+def _solve(problem: _Problem, homogeneous: Sequence[Partition]) -> Partition:
     request, cost = problem.request, problem.cost
 
     def place(degrees: tuple[int, ...]) -> Partition:
@@ -240,7 +239,7 @@ def _solve(problem: _Problem, homogeneous: Sequence[Partition], bound: float) ->
         cost,
         candidates=[*optima, *homogeneous],
         seed=request.seed,
-        goal_s=bound * (1 + NEAR_ENOUGH),
+        goal_s=lower_bound(problem.lengths, request.gpus, cost) * (1 + NEAR_ENOUGH),
         out_of_time=problem.out_of_time,
     )
 

@@ -127,7 +127,7 @@ class Plan:
     price: PriceName
     compared: tuple[Compared, ...]
     solve_ms: float
-    """Time to find the plan, without what it is compared with."""
+    """Time to find the plan; bound and comparison count only where the search itself uses them (``drain``)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
