@@ -27,6 +27,8 @@ LOOK_S = 0.5
 """How long the machine is watched before anything starts."""
 BUSY_SHARE = 0.2
 """Of all cores; more than this in the hands of others deserves a word."""
+SETTLED = 0.2
+"""A median this far above the lower quartile, relative, is noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +53,38 @@ def profile(config: HeddleConfig, options: ProfileOptions, output: Output) -> in
         if not path.parent.is_dir() or path.is_dir():
             raise InvalidRequest(f"{path} is not a file in an existing folder", path=option)
     log_to_stderr(config)
-    busy = psutil.cpu_percent(interval=LOOK_S) / 100
-    if busy > BUSY_SHARE:
-        output.note(f"other programs use {busy:.0%} of this machine: step times will be too long")
+    warn_if_busy(output)
     began_at = time.monotonic()
     measured = run_interruptible(_measure(config, sweep_plan, output))
     options.out.write_text(to_csv(measured, subject), encoding="utf-8")
-    if can_plot():
-        plot(measured, subject, picture)
-        drawn = str(picture)
-    else:
-        output.note(f"{picture} was not drawn: that needs matplotlib, pip install 'heddle[plot]'")
-        drawn = None
+    drawn = draw(measured, subject, picture, output)
     took_s = time.monotonic() - began_at
+    unsettled = [f"{tp}/{batch}" for tp, batch in unsettled_points(measured)]
+    if unsettled:
+        output.note(f"the machine was not quiet; measure again for degree/batch {', '.join(unsettled)}")
+    files = {"csv": str(options.out), "plot": None if drawn is None else str(drawn)}
     if output.json:
-        files = {"csv": str(options.out), "plot": drawn}
         output.document({"files": files, "took_s": took_s, **document(measured, subject)})
     else:
         output.text(measured_table(measured))
-        output.text(f"{options.out}" + (f", {drawn}" if drawn else "") + f" ({took_s:.0f} s)")
+        output.text(", ".join(name for name in files.values() if name) + f" ({took_s:.0f} s)")
     return ExitCode.OK
+
+
+def warn_if_busy(output: Output) -> None:
+    """Say so where others use the cores that are to be measured."""
+    busy = psutil.cpu_percent(interval=LOOK_S) / 100
+    if busy > BUSY_SHARE:
+        output.note(f"other programs use {busy:.0%} of this machine: step times will be too long")
+
+
+def draw(measured: Sequence[MeasuredDegree], subject: Subject, picture: Path, output: Output) -> Path | None:
+    """The plot, or a word on what it needs."""
+    if not can_plot():
+        output.note(f"{picture} was not drawn: that needs matplotlib, pip install 'heddle[plot]'")
+        return None
+    plot(measured, subject, picture)
+    return picture
 
 
 def plan_sweep(config: HeddleConfig, options: ProfileOptions) -> SweepPlan:
@@ -102,6 +116,16 @@ async def _measure(config: HeddleConfig, sweep_plan: SweepPlan, output: Output) 
             seed=PROMPT_SEED,
         )
         return await sweep.run()
+
+
+def unsettled_points(measured: Sequence[MeasuredDegree]) -> list[tuple[int, int]]:
+    """Degree and batch of the points whose samples lie too far apart to be repeated."""
+    return [
+        (degree.tp_degree, point.batch)
+        for degree in measured
+        for point in degree.points
+        if point.quartiles_s[1] > (1 + SETTLED) * point.quartiles_s[0]
+    ]
 
 
 def document(measured: Sequence[MeasuredDegree], subject: Subject) -> dict[str, object]:

@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from heddle.cli.commands import app
-from heddle.cli.profile import ProfileOptions, measured_table, plan_sweep
+from heddle.cli.output import Output
+from heddle.cli.profile import ProfileOptions, draw, measured_table, plan_sweep, unsettled_points
 from heddle.config import parse_config
 from heddle.planning.profile_csv import parse_profiles
-from heddle.profiling.measured import MeasuredDegree, MeasuredPoint
+from heddle.profiling.measured import MeasuredDegree, MeasuredPoint, Subject
 
 
 def invoke(*arguments: str | Path) -> Result:
@@ -89,6 +90,24 @@ def test_the_table_shows_the_interference() -> None:
     )
     (factors,) = [list(column.cells) for column in measured_table([degree]).columns if column.header == "F"]
     assert ["1.00", "1.50"] == factors
+
+
+def test_without_matplotlib_the_remedy_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table is worth having without its plot."""
+    monkeypatch.setattr("heddle.cli.profile.can_plot", lambda: False)
+    degree = MeasuredDegree(1, 4, (MeasuredPoint(1, (0.01,)),), 100.0, kv_capacity_tokens=None)
+    drawn = draw([degree], Subject("cpu", "tiny", 64), tmp_path / "p.png", Output(json=False))
+    assert (None, []) == (drawn, list(tmp_path.iterdir()))
+    assert "pip install 'heddle[plot]'" in capsys.readouterr().err
+
+
+def test_points_that_would_not_repeat_are_told() -> None:
+    """Their samples lie too far apart."""
+    points = (MeasuredPoint(1, (0.010, 0.011, 0.011)), MeasuredPoint(2, (0.010, 0.030, 0.030)))
+    degree = MeasuredDegree(2, 4, points, 100.0, kv_capacity_tokens=None)
+    assert [(2, 2)] == unsettled_points([degree])
 
 
 @pytest.mark.engine
