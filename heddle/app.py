@@ -15,6 +15,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from heddle.agent.order import EngineLimits, LoopServices
 from heddle.agent.ports import EngineCapabilities, Tokenizer
 from heddle.api.app import ApiServer, make_app
@@ -43,6 +45,8 @@ from heddle.text.byte_tokenizer import TURN_END, ByteTokenizer
 from heddle.text.tokenizer import load_tokenizer
 from heddle.tools.manager import ToolManager
 from heddle.tools.sandbox import PythonSandbox, SandboxDirectories, SandboxLimits, detect_isolation
+
+log = structlog.get_logger(__name__)
 
 FINISHING_AT_ONCE = 32
 """Enough for the store to commit in groups, few enough to bound memory."""
@@ -185,6 +189,7 @@ def build_tools(config: HeddleConfig, environments: EnvironmentRegistry, watcher
     directories = SandboxDirectories(config.data_dir / "sandboxes")
     directories.reap()
     isolation = detect_isolation(config.tools.isolation)
+    log.info("sandbox", isolation=isolation.mode, complete=isolation.complete, detail=isolation.detail)
     sandbox = PythonSandbox(limits=limits, isolation=isolation, directories=directories)
     tools = ToolManager(
         {sandbox.name: sandbox},
