@@ -127,7 +127,7 @@ class Plan:
     price: PriceName
     compared: tuple[Compared, ...]
     solve_ms: float
-    """Time to find the plan; bound and comparison count only where the search itself uses them (``drain``)."""
+    """Time to find the plan; bound and comparison count only where the search uses them (``drain``)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,6 +143,8 @@ class Partition:
 MAX_GPUS = 4096
 """Planners build tables as long as the budget; no rollout spans more."""
 
+MIN_TOKENS = 1e-6
+"""What is shorter counts as no work at all, so that no price underflows."""
 MAX_TOKENS = 1e12
 """A longer trajectory is a slip of the pen; below it no price overflows."""
 
@@ -160,7 +162,7 @@ def checked_lengths(lengths: Sequence[float] | Floats) -> Floats:
         raise ConfigError(
             f"length {int(wrong[0])} must be between 0 and {MAX_TOKENS:g}, got {float(array[wrong[0]])}"
         )
-    return array
+    return np.where(array < MIN_TOKENS, 0.0, array)
 
 
 def usable_degrees(

@@ -11,7 +11,6 @@ that nobody has measured is never promised.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +20,9 @@ from numpy.typing import NDArray
 from heddle.errors import ConfigError
 
 Floats = NDArray[np.float64]
+
+MIN_STEP_S, MAX_STEP_S = 1e-9, 1e6
+"""Seconds of a step that an engine can have; within them no price under- or overflows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,8 @@ class DegreeProfile:
             raise ConfigError(f"{name}: {len(self.batches)} batches but {len(self.step_seconds)} step times")
         if any(a >= b for a, b in zip(self.batches, self.batches[1:], strict=False)):
             raise ConfigError(f"{name}: batches must ascend, got {self.batches}")
-        if not all(math.isfinite(seconds) and seconds > 0 for seconds in self.step_seconds):
-            raise ConfigError(f"{name}: step times must be positive and finite")
+        if not all(MIN_STEP_S <= seconds <= MAX_STEP_S for seconds in self.step_seconds):
+            raise ConfigError(f"{name}: step times must be between {MIN_STEP_S} and {MAX_STEP_S} seconds")
         if any(a > b for a, b in zip(self.step_seconds, self.step_seconds[1:], strict=False)):
             raise ConfigError(f"{name}: step times must not fall as the batch grows")
         if self.slots is not None and self.slots < 1:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from heddle.errors import ConfigError
-from heddle.planning.profile import DegreeProfile, Profile
+from heddle.planning.profile import MAX_STEP_S, MIN_STEP_S, DegreeProfile, Profile
 
 Value = TypeVar("Value")
 
@@ -141,8 +141,8 @@ def _measurement(row: Mapping[str | None, str | list[str] | None], line: int, so
             raise ConfigError(f"{where}: {name} must be a whole number, got {text(name)}")
         return int(value)
 
-    tpot_ms = number("tpot_ms", least=0.0)
-    if tpot_ms <= 0:
+    tpot_ms = number("tpot_ms", least=0.0, most=MAX_STEP_S * 1000.0)
+    if tpot_ms < MIN_STEP_S * 1000.0:
         raise ConfigError(f"{where}: tpot_ms must be positive, got {text('tpot_ms')}")
     return Measurement(
         line=line,

@@ -41,7 +41,7 @@ def assert_is_plan(plan: Plan, request: PlanRequest) -> None:
     assert sum(worker.tp_degree for worker in plan.workers) <= request.gpus
     for worker in plan.workers:
         assert np.all(np.diff(lengths[worker.members]) <= 0)
-        assert worker.first_length == (lengths[worker.members[0]] if worker.size else 0.0)
+        assert abs(worker.first_length - (lengths[worker.members[0]] if worker.size else 0.0)) <= 1e-6
     assert plan.makespan_s == max((worker.seconds for worker in plan.workers), default=0.0)
     assert 0.0 <= plan.lower_bound_s <= plan.makespan_s
     assert all(plan.lower_bound_s <= other.makespan_s for other in plan.compared)
@@ -95,6 +95,14 @@ def test_drain_beats_what_others_plan_when_run_to_the_end() -> None:
     for allocator, placer, price in COMBINATIONS[:4]:
         other = make_request(slots_per_gpu=64, allocator=allocator, placer=placer, price=price)
         assert best <= run_to_end(make_plan(other, ticking()), other)
+
+
+@pytest.mark.parametrize("allocator", [AllocatorName.EXACT, AllocatorName.ANNEALING, AllocatorName.DRAIN])
+def test_lengths_at_the_edge_of_numbers_are_no_trouble(allocator: AllocatorName) -> None:
+    """Hardly any token, none, and as many as are accepted."""
+    for lengths in ([5e-324, 0.0], [1e12, 5e-324], [0.0] * 3):
+        request = make_request(lengths=lengths, allocator=allocator)
+        assert_is_plan(make_plan(request, ticking()), request)
 
 
 def test_comparison_can_be_left_out() -> None:

@@ -121,6 +121,7 @@ def test_gpu_and_model_are_needed_only_where_there_is_a_choice() -> None:
         (make_csv("g,m,0,1,0,2.0"), "line 2: tp is out of range"),
         (make_csv("g,m,1,1,0,-2.0"), "line 2: tpot_ms is out of range"),
         (make_csv("g,m,1,1,0,nan"), "line 2: tpot_ms is out of range"),
+        (make_csv("g,m,1,1,0,1e30"), "line 2: tpot_ms is out of range"),
         (make_csv("g,m,1,1,0,0"), "line 2: tpot_ms must be positive"),
         (make_csv("g,m,1,1,0,"), "line 2: tpot_ms must be a number, got ''"),
         (make_csv("g,m,1,1,0,2,9"), "line 2: more fields than the header has"),
