@@ -91,6 +91,11 @@ class BatchRunner:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _resume(self, stored: StoredBatch) -> int:
+        batch = OpenBatch(stored.batch_id, stored.total, stored.created_at, stored.cancelled)
+        done = await self._store.finished_ids(stored.batch_id)
+        if len(done) == stored.total:
+            await self._finish(batch)
+            return 0
         try:
             request = BatchRequest.model_validate_json(stored.request)
             prompts = await self._preparer.prepare(request)
@@ -99,16 +104,11 @@ class BatchRunner:
                 f"the open batch {stored.batch_id} cannot go on under this configuration: {exc}; "
                 "start Heddle as it was configured then, or with another data directory"
             ) from exc
-        done = await self._store.finished_ids(stored.batch_id)
-        batch = OpenBatch(stored.batch_id, stored.total, stored.created_at, stored.cancelled)
         for order in orders(stored.batch_id, request, prompts):
             if order.trajectory_id not in done:
                 run = TrajectoryRun(self._services, order)
                 run.restore(await self._store.entries(order.trajectory_id))
                 batch.runs[order.trajectory_id] = run
-        if not batch.runs:
-            await self._finish(batch)
-            return 0
         resumed = len(batch.runs)
         await self._launch(batch)
         log.info("batch resumed", batch=batch.batch_id, open=resumed, finished=len(done))

@@ -91,3 +91,21 @@ async def test_a_batch_between_journal_and_start_is_running(
         states.append((await coordinator.batch("b")).state)
 
     assert states == ["running", "finished"]
+
+
+async def test_a_batch_that_lacks_only_its_end_asks_nothing_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the last record and the mark: no prompt needs to be rendered again for that."""
+
+    async def killed(store: SqliteStore, batch_id: str, at: float) -> None:
+        return None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteStore, "mark_finished", killed)
+        await Job().run(tmp_path)
+    async with Job(context_tokens=64).coordinator(tmp_path) as coordinator:
+        status = await coordinator.batch("b")
+
+    assert (status.state, status.finished) == ("finished", 1)
+    assert status.finished_at is not None
