@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import groupby, takewhile
 
 import pytest
 
+from heddle.environments.base import ToolEnvironment
 from heddle.environments.registry import EnvironmentRegistry
 from heddle.records import Trajectory
 from heddle.store.gates import check
+from heddle.text.constrain import FORCED_PREFIX
 from heddle.text.tokenizer import TextTokenizer
-from heddle.types import Json
 
 
 def assert_token_exact(record: Trajectory) -> None:
@@ -39,46 +41,59 @@ def assert_token_exact(record: Trajectory) -> None:
         assert following.prompt_tokens >= end + following.forced_tokens
 
 
-def assert_forced(record: Trajectory, forced_ids: Sequence[int]) -> None:
-    """A constrained step was sent the same ids before its first sampled token; a free one none."""
-    context = [*record.prompt_ids, *record.response_ids]
-    for step in record.steps:
-        assert step.forced_tokens == (len(forced_ids) if step.constrained else 0)
-        if step.constrained:
-            assert context[step.prompt_tokens - step.forced_tokens : step.prompt_tokens] == forced_ids
-
-
-def assert_reads_as_its_transcript(
-    record: Trajectory, task: dict[str, Json], tokenizer: TextTokenizer, environments: EnvironmentRegistry
-) -> None:
-    """The decoded ids are the chat template's text of the messages, but for the end of an open turn."""
-    start = environments.get(record.environment).reset(task)
-    assert tuple(record.messages[: len(start.messages)]) == start.messages
-    assert record.prompt_ids == tokenizer.render(start.messages, start.tools)
-    decoded = tokenizer.decode([*record.prompt_ids, *_without_foreign_ends(record, tokenizer)])
-    written = tokenizer.render_text(record.messages, start.tools)
-    assert written.startswith(decoded)
-    assert written[len(decoded) :] in {
-        "\n<|im_start|>assistant\n",
-        "<|im_end|>\n<|im_start|>assistant\n",
-    }
-    place = 0
-    for message in record.messages:
-        place = decoded.index(message.content, place) + len(message.content)
-
-
-def _without_foreign_ends(record: Trajectory, tokenizer: TextTokenizer) -> Iterator[int]:
-    """The response without sampled tokens that end a generation but no turn; no transcript has them."""
-    foreign = tokenizer.end_ids - {tokenizer.end_of_turn_id}
-    for token_id, mask in zip(record.response_ids, record.response_mask, strict=True):
-        if not (mask == 1 and token_id in foreign):
-            yield token_id
-
-
 def assert_sound(record: Trajectory) -> None:
     """Time is accounted for within 1 %, and every admission gate lets the record pass."""
     assert record.timing.parts == pytest.approx(record.timing.wall, rel=0.01, abs=0.005)
     assert check(record) == []
+
+
+_OPENING = "<|im_start|>assistant\n"
+_UNSAID = {"", f"\n{_OPENING}", f"<|im_end|>\n{_OPENING}"}
+"""What the template still writes where a response ends: its turn is not begun, closed, or cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordJudge:
+    """Knows tokenizer and environments, and so what a record of theirs should read like."""
+
+    tokenizer: TextTokenizer
+    environments: EnvironmentRegistry
+
+    def check(self, record: Trajectory) -> None:
+        """Everything that holds of any one record."""
+        assert_token_exact(record)
+        self._assert_forced(record)
+        self._assert_reads_as_its_transcript(record)
+        assert_sound(record)
+
+    def _assert_forced(self, record: Trajectory) -> None:
+        """A constrained step was sent the same ids before its first sampled token; a free one none."""
+        forced_ids = self.tokenizer.encode(FORCED_PREFIX)
+        context = [*record.prompt_ids, *record.response_ids]
+        for step in record.steps:
+            given = context[step.prompt_tokens - step.forced_tokens : step.prompt_tokens]
+            assert given == (forced_ids if step.constrained else [])
+
+    def _assert_reads_as_its_transcript(self, record: Trajectory) -> None:
+        """The decoded ids are the chat template's text of the messages, but for the end of an open turn."""
+        environment = self.environments.get(record.environment)
+        tools = environment.tools if isinstance(environment, ToolEnvironment) else ()
+        opening = list(takewhile(lambda message: message.role != "assistant", record.messages))
+        assert record.prompt_ids == self.tokenizer.render(opening, tools)
+        decoded = self.tokenizer.decode([*record.prompt_ids, *self._readable(record)])
+        written = self.tokenizer.render_text(record.messages, tools)
+        assert written.startswith(decoded)
+        assert written[len(decoded) :] in _UNSAID
+        place = 0
+        for message in record.messages:
+            place = decoded.index(message.content, place) + len(message.content)
+
+    def _readable(self, record: Trajectory) -> Iterator[int]:
+        """The response without sampled tokens that end a generation but no turn; no transcript has them."""
+        foreign = self.tokenizer.end_ids - {self.tokenizer.end_of_turn_id}
+        for token_id, mask in zip(record.response_ids, record.response_mask, strict=True):
+            if not (mask == 1 and token_id in foreign):
+                yield token_id
 
 
 def assert_each_once(records: Sequence[Trajectory], batch_id: str, prompts: int, samples: int) -> None:
