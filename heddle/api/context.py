@@ -54,13 +54,12 @@ class Mutations:
         """Await ``work``; cancelling the caller does not cancel it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return await asyncio.shield(task)
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.debug("http.mutation.failed", error=type(error).__name__)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_report_unheard)
+            raise
 
     async def finish(self, timeout_s: float) -> None:
         """Wait for what still runs, then cancel it."""
@@ -71,6 +70,12 @@ class Mutations:
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
+
+
+def _report_unheard(task: asyncio.Task[Any]) -> None:
+    """Its caller is gone: without this line nobody would ever know that it failed."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.warning("http.mutation.failed", exc_info=error)
 
 
 @dataclass(frozen=True, slots=True)

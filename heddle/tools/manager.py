@@ -190,6 +190,13 @@ class ToolManager:
             if self._closed and not _being_cancelled():
                 raise ToolBackendError("the tool manager was closed during the call") from None
             raise
+        except ToolBackendError:
+            raise
+        except (
+            Exception
+        ) as exc:  # the boundary: a backend may be foreign, and its bugs are not the task's fault
+            what = f"{type(exc).__name__}: {exc}"
+            raise ToolBackendError(f"tool backend {backend.name!r} failed: {what}") from exc
         finally:
             self._runs.discard(run)
 

@@ -178,6 +178,21 @@ async def test_infrastructure_failures_are_raised_and_counted() -> None:
     assert [observation.outcome for observation in seen] == ["backend_error"] * 2
 
 
+async def test_whatever_a_backend_raises_is_a_failure_of_the_infrastructure() -> None:
+    """A bug of a backend must not be taken for one of the environment that called it."""
+
+    def buggy(invocation: ToolInvocation) -> BackendResult:
+        raise LookupError("no such shard")
+
+    seen: list[ToolObservation] = []
+    manager = make_manager(FakeToolBackend(buggy), seen=seen)
+
+    with pytest.raises(ToolBackendError, match="LookupError: no such shard"):
+        await manager.invoke(make_invocation())
+    assert manager.gauges() == ToolGauges(running=0, queued=0, totals={"backend_error": 1})
+    assert [observation.outcome for observation in seen] == ["backend_error"]
+
+
 async def test_an_unknown_backend() -> None:
     """The message names what there is."""
     manager = make_manager(FakeToolBackend())
