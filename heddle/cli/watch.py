@@ -24,6 +24,8 @@ MIN_REFRESH_S = 0.25
 """Shortest time between two looks: a flood of events must not become a flood of requests."""
 
 RUNNING = "running"
+GAP = "gap"
+"""The event that stands for those which the server no longer has."""
 
 
 def watch(server: Server, batch_id: str | None, output: Output) -> int:
@@ -53,12 +55,15 @@ async def _print_events(client: Client, batch_id: str | None, output: Output) ->
         async for event in client.events(after=0):  # from the start: nothing of the batch is missed
             if event.data.get("batch_id") == batch_id:
                 output.line(asdict(event))
-            if _ends(event, batch_id):
+            if await _is_end(client, event, batch_id):
                 break
     output.line({"name": "status", "data": asdict(await client.batch(batch_id))})
 
 
-def _ends(event: ServerEvent, batch_id: str) -> bool:
+async def _is_end(client: Client, event: ServerEvent, batch_id: str) -> bool:
+    """The end of the batch, which may also lie in a gap: then only its state tells."""
+    if event.name == GAP:
+        return (await client.batch(batch_id)).state != RUNNING
     return event.name == "batch.finished" and event.data.get("batch_id") == batch_id
 
 
