@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
@@ -84,13 +83,3 @@ class WorkerRequest(_Strict):
 
     tp_degree: int = Field(ge=1, le=1024)
     slots: int | None = Field(default=None, ge=1, le=4096)
-
-
-def is_identifier(text: str) -> bool:
-    """Whether ``text`` may be used as an id."""
-    return re.fullmatch(ID_PATTERN, text) is not None
-
-
-def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON schema of a request, as published in ``/openapi.json``."""
-    return model.model_json_schema(ref_template="#/components/schemas/{model}")

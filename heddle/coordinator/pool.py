@@ -127,11 +127,6 @@ class WorkerPool:
             log_path=self._log_dir / f"{worker_id}.log",
         )
 
-    @property
-    def restarts(self) -> int:
-        """Over all workers."""
-        return sum(member.worker.restarts for member in self._members.values())
-
     async def close(self) -> None:
         """Stop every worker, all at once; each supervisor bounds its own stop."""
         tasks = [member.task for member in self._members.values()]

@@ -171,11 +171,6 @@ class Coordinator:
     async def ready(self) -> bool:
         return any(view.phase is WorkerPhase.READY for view in self._control.plane.worker_views())
 
-    @property
-    def worker_restarts(self) -> int:
-        """Over all workers, since the start."""
-        return self._pool.restarts
-
     # --------------------------------------------------------------------------------------- helpers
 
     async def _stored(self, batch_id: str) -> BatchState:
