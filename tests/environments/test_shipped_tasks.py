@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+import re
 from collections import Counter
 from importlib.resources import files
 from pathlib import Path
@@ -13,7 +14,7 @@ import code_solutions
 import pytest
 from episodes import PlainRunner, Play
 
-from heddle.api.schemas import is_identifier
+from heddle.api.schemas import ID_PATTERN
 from heddle.environments.authoring.files import generated_files
 from heddle.environments.code import CodeEnvironment, CodeTask
 from heddle.environments.corpus import shipped_corpus
@@ -47,7 +48,7 @@ def test_every_task_opens_an_episode_with_a_short_prompt(name: str) -> None:
     assert len({str(entry.task) for entry in entries}) == len(entries)
     for entry in entries:
         messages = environment.reset(entry.task).messages
-        assert is_identifier(entry.prompt_id)
+        assert re.fullmatch(ID_PATTERN, entry.prompt_id)
         assert sum(len(message.content) for message in messages) <= PROMPT_CHARACTERS
 
 
