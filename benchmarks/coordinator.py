@@ -32,8 +32,9 @@ import psutil
 
 from heddle.agent.ports import Episode, GenerationRequest, Reward, ToolInvocation, ToolInvoker
 from heddle.api.schemas import BatchRequest
-from heddle.app import EngineKit, open_coordinator
+from heddle.app import open_coordinator
 from heddle.config import HeddleConfig, parse_config
+from heddle.coordinator.assembly import EngineKit
 from heddle.coordinator.service import Coordinator
 from heddle.engines.fake import FakeEngine, FakeLauncher, FakeModel
 from heddle.environments.base import ToolAnswer, ToolContext, ToolEnvironment
@@ -164,7 +165,7 @@ async def run_batch(load: Load) -> Measured:
             chunk_tokens=CHUNK_TOKENS,
         )
         launcher = FakeLauncher(model=model)
-        kit = EngineKit(launcher, ByteTokenizer(), FakeEngine.capabilities)
+        kit = EngineKit(launcher, ByteTokenizer(), FakeEngine.capabilities, "echo")
         async with open_coordinator(load.config(Path(folder)), kit=kit) as coordinator:
             while not await coordinator.ready():
                 await asyncio.sleep(0.01)

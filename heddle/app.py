@@ -8,35 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from heddle.agent.order import EngineLimits, LoopServices
-from heddle.agent.ports import EngineCapabilities, Tokenizer
 from heddle.api.app import ApiServer, make_app
 from heddle.config import HeddleConfig
 from heddle.control.build import PlaneSettings, build_plane
-from heddle.control.events import PoolRequested
+from heddle.coordinator.assembly import EngineKit, Parts, running_coordinator, single_error
 from heddle.coordinator.broadcast import Broadcaster
-from heddle.coordinator.control_loop import ControlLoop
-from heddle.coordinator.housekeeping import keep_house
-from heddle.coordinator.ledger import DecodeLedger
 from heddle.coordinator.observer import RunWatcher
-from heddle.coordinator.pool import WorkerPool
-from heddle.coordinator.prepare import PromptPreparer
-from heddle.coordinator.runner import BatchRunner
 from heddle.coordinator.service import Coordinator
 from heddle.engines.embedded.adapter import EmbeddedEngine
 from heddle.engines.embedded.launcher import EmbeddedLauncher
 from heddle.engines.embedded.model import ensure_model
 from heddle.engines.fake import FakeEngine, FakeLauncher, FakeModel
-from heddle.engines.supervisor import EngineLauncher
 from heddle.environments.registry import EnvironmentRegistry, build_registry
 from heddle.eventlog import EventLogWriter
 from heddle.metrics import Metrics
@@ -48,31 +37,24 @@ from heddle.tools.sandbox import PythonSandbox, SandboxDirectories, SandboxLimit
 
 log = structlog.get_logger(__name__)
 
-FINISHING_AT_ONCE = 32
-"""Enough for the store to commit in groups, few enough to bound memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineKit:
-    """What one kind of engine brings along."""
-
-    launcher: EngineLauncher
-    tokenizer: Tokenizer
-    capabilities: EngineCapabilities
-
 
 async def engine_kit(config: HeddleConfig) -> EngineKit:
     """The engine that the configuration names. Raises ``ConfigError``."""
     engine = config.engine
     if engine.kind == "fake":
         fake = FakeModel(vocabulary=256, end_of_turn_id=TURN_END, context_tokens=engine.context_tokens)
-        return EngineKit(FakeLauncher(model=fake), ByteTokenizer(), FakeEngine.capabilities)
+        return EngineKit(FakeLauncher(model=fake), ByteTokenizer(), FakeEngine.capabilities, "fake")
     model = await asyncio.to_thread(ensure_model, engine.model)
     tokenizer = await asyncio.to_thread(load_tokenizer, model)
     launcher = EmbeddedLauncher(
         model, context_tokens=engine.context_tokens, ready_timeout_s=engine.ready_timeout_s
     )
-    return EngineKit(launcher, tokenizer, EmbeddedEngine.capabilities)
+    return EngineKit(launcher, tokenizer, EmbeddedEngine.capabilities, _model_id(model))
+
+
+def _model_id(path: Path) -> str:
+    """A model file by name and size; enough to tell one from another in the same data directory."""
+    return f"{path.name}:{path.stat().st_size}"
 
 
 def plane_settings(config: HeddleConfig) -> PlaneSettings:
@@ -102,79 +84,29 @@ async def open_coordinator(
     metrics = metrics or Metrics()
     kit = kit or await engine_kit(config)
     environments = build_registry(config.environments)
+    settings = plane_settings(config)
+    config.data_dir.mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
-        config.data_dir.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(single_error())
         store = await stack.enter_async_context(open_store(config.data_dir / "heddle.db"))
-        log_path = _event_log_path(config.data_dir)
-        event_log = stack.enter_context(EventLogWriter(log_path, plane_settings(config)))
+        event_log = stack.enter_context(EventLogWriter(_event_log_path(config.data_dir), settings))
         broadcaster = Broadcaster()
         watcher = RunWatcher(metrics, broadcaster)
         tools = await asyncio.to_thread(build_tools, config, environments, watcher)
         stack.push_async_callback(tools.close)
-        tasks = await stack.enter_async_context(asyncio.TaskGroup())
-
-        control = ControlLoop(
-            build_plane(plane_settings(config)),
-            event_log,
-            time.monotonic,
-            on_ignored=lambda reason: metrics.event_ignored(reason),
-        )
-        pool = WorkerPool(
-            kit.launcher,
-            log_dir=config.data_dir / "logs",
-            max_restarts=config.engine.max_restarts,
-            post=control.post,
-            broadcaster=broadcaster,
-            metrics=metrics,
-            tasks=tasks,
-            rng=random.Random(config.decisions.seed),
-        )
-        control.attach(pool)
-        services = LoopServices(
-            link=control,
-            ledger=DecodeLedger(),
-            tokenizer=kit.tokenizer,
+        parts = Parts(
+            config=config,
+            kit=kit,
+            plane=build_plane(settings),
+            event_log=event_log,
+            store=store,
             tools=tools,
-            journal=store,
-            observer=watcher,
-            engine=EngineLimits(
-                context_tokens=config.engine.context_tokens,
-                step_deadline_s=config.engine.step_deadline_s,
-                token_deadline_s=config.engine.token_deadline_s,
-                max_interruptions=config.engine.max_interruptions,
-            ),
-            now=time.monotonic,
-            finishing=asyncio.Semaphore(FINISHING_AT_ONCE),
-        )
-        preparer = PromptPreparer(environments, kit.tokenizer, kit.capabilities, config.engine.context_tokens)
-        runner = BatchRunner(
-            services=services,
-            store=store,
-            control=control,
-            preparer=preparer,
+            environments=environments,
             broadcaster=broadcaster,
+            watcher=watcher,
             metrics=metrics,
-            tasks=tasks,
         )
-        coordinator = Coordinator(
-            services=services,
-            store=store,
-            control=control,
-            runner=runner,
-            pool=pool,
-            preparer=preparer,
-            broadcaster=broadcaster,
-            default_slots=config.engine.slots,
-        )
-        housekeeping = tasks.create_task(keep_house(control.plane, metrics, time.monotonic))
-        try:
-            control.post(PoolRequested(os.cpu_count() or 1))
-            await runner.recover()
-            yield coordinator
-        finally:
-            housekeeping.cancel()
-            await runner.close()
-            await pool.close()
+        yield await stack.enter_async_context(running_coordinator(parts))
 
 
 def build_tools(config: HeddleConfig, environments: EnvironmentRegistry, watcher: RunWatcher) -> ToolManager:

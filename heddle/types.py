@@ -194,6 +194,8 @@ class TrajectoryPhase(StrEnum):
     IN_TOOL = "in_tool"
     BETWEEN = "between"
     """The step is generated; the data plane has not yet said whether tools follow."""
+    ENDING = "ending"
+    """Its run is over; its reward and its record are being made."""
     FINISHED = "finished"
 
 

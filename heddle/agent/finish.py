@@ -1,4 +1,4 @@
-"""The end of a trajectory: reward, record, admission gates, commit.
+"""The end of a trajectory: record, admission gates, commit.
 
 An infrastructure failure never carries a reward. A record that a gate refuses is committed as failed,
 with the gates' findings, so that it is counted and never taken for a sample.
@@ -6,21 +6,18 @@ with the gates' findings, so that it is counted and never taken for a sample.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from dataclasses import dataclass, replace
 
 import structlog
 
 from heddle.agent.clock import TrajectoryClock
-from heddle.agent.faults import environment_ending
-from heddle.agent.invoker import RecordingInvoker
 from heddle.agent.link import Ending
 from heddle.agent.order import LoopServices, TrajectoryOrder
-from heddle.agent.ports import Episode, Reward
+from heddle.agent.ports import Reward
 from heddle.agent.tokens import TokenBuffer
 from heddle.records import Failure, FailureKind, PredictionRecord, StepRecord, Trajectory
-from heddle.store.gates import check
+from heddle.store.gates import GateViolation, check
 from heddle.types import Message, StopReason, TrajectoryStatus
 
 log = structlog.get_logger(__name__)
@@ -32,6 +29,7 @@ class FinishedRun:
 
     order: TrajectoryOrder
     ending: Ending
+    reward: Reward | None
     buffer: TokenBuffer
     messages: tuple[Message, ...]
     steps: tuple[StepRecord, ...]
@@ -39,43 +37,21 @@ class FinishedRun:
     clock: TrajectoryClock
 
 
-async def finish(services: LoopServices, run: FinishedRun, *, reward_deadline_s: float) -> StopReason:
-    """Judge, record and commit. Returns the final stop reason. Raises ``StoreError``."""
-    ending, reward = await _judge(services, run, reward_deadline_s)
+async def finish(services: LoopServices, run: FinishedRun) -> StopReason:
+    """Record and commit. Returns the final stop reason. Raises ``StoreError``."""
     async with services.finishing:
-        trajectory = _gated(_record(run, ending, reward), greedy=run.order.sampling.temperature == 0.0)
+        trajectory = _record(run)
+        violations = check(trajectory, greedy=run.order.sampling.temperature == 0.0)
+        if violations:
+            services.observer.record_refused(sorted({v.gate for v in violations}))
+            trajectory = _refused(trajectory, violations)
         await services.journal.commit(trajectory)
     services.observer.trajectory_finished(trajectory)
     return trajectory.stop_reason
 
 
-async def _judge(services: LoopServices, run: FinishedRun, deadline_s: float) -> tuple[Ending, Reward | None]:
-    if run.ending.reason.status in (TrajectoryStatus.FAILED, TrajectoryStatus.ABORTED):
-        return run.ending, None
-    order = run.order
-    episode = Episode(
-        task=order.prompt.task,
-        messages=run.messages,
-        tool_calls=tuple(call for step in run.steps for call in step.tool_calls),
-        stop_reason=run.ending.reason,
-        steps=len(run.steps),
-    )
-    invoker = RecordingInvoker(services.tools, order.trajectory_id, order.attempt)
-    started = run.clock.now()
-    try:
-        async with asyncio.timeout(deadline_s):
-            return run.ending, await order.prompt.environment.reward(episode, invoker)
-    except TimeoutError:
-        detail = f"the reward took longer than {deadline_s:g} s"
-        return Ending(StopReason.TOOL_FAILED, detail, stage="reward"), None
-    except Exception as exc:  # the environment is the user's code: whatever it raises is its fault
-        return environment_ending(exc, "reward"), None
-    finally:
-        run.clock.add_tools(invoker.results, run.clock.now() - started)
-
-
-def _record(run: FinishedRun, ending: Ending, reward: Reward | None) -> Trajectory:
-    order = run.order
+def _record(run: FinishedRun) -> Trajectory:
+    order, ending, reward = run.order, run.ending, run.reward
     return Trajectory(
         trajectory_id=order.trajectory_id,
         batch_id=order.batch_id,
@@ -109,11 +85,8 @@ def _failure(ending: Ending) -> Failure | None:
     return Failure(kind, ending.stage, ending.detail)
 
 
-def _gated(trajectory: Trajectory, *, greedy: bool) -> Trajectory:
-    """The record, or what stands for it. JSON has no NaN: a refused record must still be readable."""
-    violations = check(trajectory, greedy=greedy)
-    if not violations:
-        return trajectory
+def _refused(trajectory: Trajectory, violations: list[GateViolation]) -> Trajectory:
+    """What stands for a record that must not be admitted. JSON has no NaN: it must still be readable."""
     findings = "; ".join(f"{v.gate}: {v.message}" for v in violations)
     log.error("trajectory refused by admission gates", trajectory=trajectory.trajectory_id, gates=findings)
     return replace(

@@ -13,6 +13,7 @@ import uuid
 import zlib
 from dataclasses import dataclass
 
+from heddle.agent.boundary import TrajectoryEnded
 from heddle.agent.clock import TrajectoryClock
 from heddle.agent.link import Ending, Grant
 from heddle.agent.order import LoopServices, TrajectoryOrder
@@ -28,14 +29,6 @@ RETRY_BACKOFF_S = 0.1
 before the same worker is tried again."""
 
 MAX_BACKOFF_S = 5.0
-
-
-class TrajectoryEnded(Exception):
-    """Control flow inside the agent loop: the trajectory is over, for the reason carried."""
-
-    def __init__(self, ending: Ending) -> None:
-        super().__init__(ending.reason)
-        self.ending = ending
 
 
 @dataclass(slots=True)

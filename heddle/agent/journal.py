@@ -26,6 +26,9 @@ class GeneratedEntry:
     logprobs: list[float]
     weight_versions: list[int]
     prediction: PredictionRecord | None
+    model: str
+    prompt_checksum: int
+    """Of the prompt's ids. A resumed trajectory must go on with the same model and the same prompt."""
     parts: TimingParts
     wall: float
 

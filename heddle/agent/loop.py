@@ -19,10 +19,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+from heddle.agent.boundary import TrajectoryEnded, call_reward, call_step, environment_ending
 from heddle.agent.clock import TrajectoryClock
-from heddle.agent.faults import environment_ending
 from heddle.agent.finish import FinishedRun, finish
-from heddle.agent.generation import StepGeneration, TrajectoryEnded
+from heddle.agent.generation import StepGeneration
 from heddle.agent.invoker import RecordingInvoker
 from heddle.agent.journal import (
     GENERATION,
@@ -35,11 +35,12 @@ from heddle.agent.journal import (
 )
 from heddle.agent.link import Ending
 from heddle.agent.order import LoopServices, TrajectoryOrder
-from heddle.agent.ports import JournalEntry, StepOutcome, Turn
+from heddle.agent.ports import Episode, JournalEntry, Reward, StepOutcome, Turn
 from heddle.agent.tokens import TokenBuffer
-from heddle.control.events import ToolsFinished, ToolsStarted, TrajectoryFinished
+from heddle.control.events import ToolsFinished, ToolsStarted, TrajectoryEnding, TrajectoryFinished
+from heddle.errors import ConfigError
 from heddle.records import PredictionRecord, StepRecord
-from heddle.types import FinishReason, Message, StopReason
+from heddle.types import FinishReason, Message, StopReason, TrajectoryStatus
 
 REWARD_DEADLINE_S = 120.0
 """Longest an environment may take to judge an episode; its own tools have shorter limits."""
@@ -93,7 +94,10 @@ class TrajectoryRun:
             self._scope.reschedule(asyncio.get_running_loop().time())
 
     def restore(self, entries: Sequence[JournalEntry]) -> None:
-        """Take over what an earlier process journalled. Before ``run``, and only then."""
+        """Take over what an earlier process journalled. Before ``run``, and only then.
+
+        Raises ``ConfigError`` where another model or another prompt would go on: their tokens do not mix.
+        """
         for entry in entries:
             if entry.kind == GENERATION:
                 self._restore_generation(decode_generated(entry.payload))
@@ -107,21 +111,25 @@ class TrajectoryRun:
         """Run to the end and commit the record. Raises ``StoreError`` where it cannot be committed."""
         ending = await self._run_until_end()
         self._keep_partial_step()
+        self._services.link.post(TrajectoryEnding(self.order.trajectory_id))
+        ending, reward = await self._judge(ending)
         result = FinishedRun(
             order=self.order,
             ending=ending,
+            reward=reward,
             buffer=self._buffer,
             messages=tuple(self._messages),
             steps=tuple(self._steps),
             predictions=tuple(self._predictions),
             clock=self._clock,
         )
-        reason = await finish(self._services, result, reward_deadline_s=REWARD_DEADLINE_S)
+        reason = await finish(self._services, result)
         self._services.link.post(TrajectoryFinished(self.order.trajectory_id, reason))
 
     async def _run_until_end(self) -> Ending:
         try:
-            async with asyncio.timeout(self.order.limits.timeout_s) as self._scope:
+            left_s = max(0.0, self.order.limits.timeout_s - self._clock.wall)
+            async with asyncio.timeout(left_s) as self._scope:
                 if self._requested is not None:
                     return self._requested
                 await self._iterate()
@@ -132,6 +140,36 @@ class TrajectoryRun:
         finally:
             self._scope = None
         raise AssertionError("the loop ends by TrajectoryEnded only")
+
+    async def _judge(self, ending: Ending) -> tuple[Ending, Reward | None]:
+        """The reward, and the ending that stands after it: judging can fail, and be cancelled, too."""
+        if self._requested is not None:
+            return self._requested, None
+        if ending.reason.status is TrajectoryStatus.FAILED:
+            return ending, None
+        order = self.order
+        invoker = RecordingInvoker(self._services.tools, order.trajectory_id, order.attempt)
+        started = self._clock.now()
+        try:
+            async with asyncio.timeout(REWARD_DEADLINE_S) as self._scope:
+                return ending, await call_reward(order.prompt.environment, self._episode(ending), invoker)
+        except TrajectoryEnded as ended:
+            return ended.ending, None
+        except TimeoutError:
+            detail = f"the reward took longer than {REWARD_DEADLINE_S:g} s"
+            return self._requested or Ending(StopReason.TOOL_FAILED, detail, stage="reward"), None
+        finally:
+            self._scope = None
+            self._clock.add_tools(invoker.results, self._clock.now() - started)
+
+    def _episode(self, ending: Ending) -> Episode:
+        return Episode(
+            task=self.order.prompt.task,
+            messages=tuple(self._messages),
+            tool_calls=tuple(call for step in self._steps for call in step.tool_calls),
+            stop_reason=ending.reason,
+            steps=len(self._steps),
+        )
 
     async def _iterate(self) -> None:
         if self._pending is not None:
@@ -163,6 +201,8 @@ class TrajectoryRun:
                 logprobs=generation.logprobs,
                 weight_versions=generation.weight_versions,
                 prediction=generation.prediction,
+                model=self._services.model,
+                prompt_checksum=self._buffer.prompt_checksum,
                 parts=self._clock.parts,
                 wall=self._clock.wall,
             ),
@@ -184,24 +224,31 @@ class TrajectoryRun:
         """Rungs 3 to 5. Raises ``TrajectoryEnded`` at the end of the trajectory."""
         turn, stop = self._parse(step)
         invoker = RecordingInvoker(self._services.tools, self.order.trajectory_id, self.order.attempt)
-        outcome = await self._environment_step(turn, invoker)
-        step = replace(step, tool_calls=tuple(invoker.records))
-        self._steps[-1] = step
+        try:
+            outcome = await self._environment_step(turn, invoker)
+        finally:  # also a step that is cut short in its tools keeps what they did
+            step = replace(step, tool_calls=tuple(invoker.records))
+            self._steps[-1] = step
+            self._services.observer.step_finished(step)
         self._pending = None
         self._count_invalid(turn, invoker)
-        self._services.observer.step_finished(step)
         self._end_if_over(outcome, stop)
         await self._observe(step, outcome)
 
     def _parse(self, step: StepRecord) -> tuple[Turn, StopReason | None]:
-        """The turn as parsed, and the limit that its generation ran into."""
+        """The turn as parsed, and the limit of the whole trajectory that is spent with it.
+
+        Raises ``TrajectoryEnded`` where the turn asks for more calls than are left: none of them runs.
+        """
         text = self._messages[-1].content
         parsed = self.order.prompt.parser.parse(text, step_index=step.step_index)
         self._messages[-1] = replace(self._messages[-1], tool_calls=parsed.calls)
         self._tool_calls += len(parsed.calls)
+        if self._tool_calls > self.order.limits.max_tool_calls:
+            raise TrajectoryEnded(Ending(StopReason.MAX_TOOL_CALLS))
         truncated = step.finish_reason is FinishReason.LENGTH
         turn = Turn(step.step_index, text, parsed.content, parsed.calls, parsed.errors, truncated)
-        return turn, self._spent_limit() if truncated else None
+        return turn, self._spent_limit()
 
     async def _environment_step(self, turn: Turn, invoker: RecordingInvoker) -> StepOutcome:
         order = self.order
@@ -210,11 +257,8 @@ class TrajectoryRun:
             self._services.link.post(ToolsStarted(order.trajectory_id, turn.step_index, names))
         started = self._clock.now()
         try:
-            return await order.prompt.environment.step(
-                order.prompt.task, tuple(self._messages), turn, invoker
-            )
-        except Exception as exc:  # the environment is the user's code: whatever it raises is its fault
-            raise TrajectoryEnded(environment_ending(exc, "environment")) from exc
+            prompt, messages = order.prompt, tuple(self._messages)
+            return await call_step(prompt.environment, prompt.task, messages, turn, invoker)
         finally:
             self._clock.add_tools(invoker.results, self._clock.now() - started)
 
@@ -241,7 +285,10 @@ class TrajectoryRun:
     async def _observe(self, step: StepRecord, outcome: StepOutcome) -> None:
         tokenizer = self._services.tokenizer
         closed = self._buffer.last_id == tokenizer.end_of_turn_id
-        ids = tokenizer.render_observation(outcome.messages, turn_closed=closed)
+        try:
+            ids = tokenizer.render_observation(outcome.messages, turn_closed=closed)
+        except ConfigError as exc:  # a message that this chat template cannot write
+            raise TrajectoryEnded(environment_ending(exc, "environment")) from exc
         if len(self._buffer) + len(ids) + self._room_for_one() > self._services.engine.context_tokens:
             raise TrajectoryEnded(Ending(StopReason.CONTEXT_OVERFLOW))
         self._buffer.append_given(ids, step.weight_version)
@@ -275,7 +322,7 @@ class TrajectoryRun:
         return len(self.order.prompt.forced_ids) + 1
 
     def _spent_limit(self) -> StopReason | None:
-        """The limit of the whole trajectory that a truncated generation ran into, if it was one."""
+        """The limit that leaves no room for a further token, if one does."""
         if self._buffer.sampled_tokens >= self.order.limits.max_tokens:
             return StopReason.MAX_TOKENS
         if self._context_left() <= 0:
@@ -305,6 +352,11 @@ class TrajectoryRun:
         )
 
     def _restore_generation(self, entry: GeneratedEntry) -> None:
+        if (entry.model, entry.prompt_checksum) != (self._services.model, self._buffer.prompt_checksum):
+            raise ConfigError(
+                f"{self.order.trajectory_id} was begun with model {entry.model} and another prompt or model "
+                f"would go on with it (now: {self._services.model})"
+            )
         step = entry.step
         self._buffer.append_given(entry.forced_ids, step.weight_version)
         self._buffer.append_sampled(entry.token_ids, entry.logprobs, entry.weight_versions)

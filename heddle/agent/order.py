@@ -51,6 +51,10 @@ class RunObserver(Protocol):
 
     def step_finished(self, step: StepRecord) -> None: ...
 
+    def record_refused(self, gates: Sequence[str]) -> None:
+        """Admission gates refused a record; one name for each gate."""
+        ...
+
     def trajectory_finished(self, trajectory: Trajectory) -> None: ...
 
 
@@ -74,6 +78,8 @@ class LoopServices:
     tools: ToolRunner
     journal: Journal
     observer: RunObserver
+    model: str
+    """Names the weights and the tokenizer that are in use."""
     engine: EngineLimits
     now: Callable[[], float]
     """A monotonic clock, in seconds."""

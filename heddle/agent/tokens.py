@@ -9,6 +9,7 @@ version: 12 bytes a sampled token and 4 a given one, since thousands of trajecto
 
 from __future__ import annotations
 
+import zlib
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -55,6 +56,11 @@ class TokenBuffer:
         """Observations and forced prefixes (mask 0, logprob 0.0)."""
         self._response.extend(ids)
         self._append_run(_Run(len(ids), False, weight_version))
+
+    @property
+    def prompt_checksum(self) -> int:
+        """Of the prompt's ids (CRC-32)."""
+        return zlib.crc32(array("i", self.prompt_ids).tobytes())
 
     @property
     def last_id(self) -> int:

@@ -106,6 +106,13 @@ class LengthPredicted:
 
 
 @dataclass(frozen=True, slots=True)
+class TrajectoryEnding:
+    """Its run is over: it holds no slot and wants none. Its reward and its record are being made."""
+
+    trajectory_id: TrajectoryId
+
+
+@dataclass(frozen=True, slots=True)
 class TrajectoryFinished:
     """The record is committed (or failed to be made); whatever it held is released."""
 
@@ -177,6 +184,7 @@ Event: TypeAlias = (
     | ToolsStarted
     | ToolsFinished
     | LengthPredicted
+    | TrajectoryEnding
     | TrajectoryFinished
     | PoolRequested
     | WorkerAdded

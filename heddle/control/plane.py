@@ -24,6 +24,7 @@ from heddle.control.events import (
     StepGenerated,
     ToolsFinished,
     ToolsStarted,
+    TrajectoryEnding,
     TrajectoryFinished,
     WorkerAdded,
     WorkerDrainRequested,
@@ -77,6 +78,8 @@ class ControlPlane:
                 return self._trajectories.tools_finished(event, now)
             case LengthPredicted():
                 return self._trajectories.length_predicted(event)
+            case TrajectoryEnding():
+                return self._trajectories.trajectory_ending(event, now)
             case TrajectoryFinished():
                 return self._trajectories.trajectory_finished(event, now)
             case GenerationInterrupted():

@@ -84,6 +84,8 @@ def _reason(state: ControlState, trajectory: TrajectoryState) -> tuple[str, int 
             return _waiting_reason(state, trajectory)
         case TrajectoryPhase.GENERATING:
             return f"step {trajectory.steps_done} generates on {trajectory.worker_id}", None
+        case TrajectoryPhase.ENDING:
+            return "its run is over; its reward and its record are being made", None
         case TrajectoryPhase.IN_TOOL:
             return (
                 f"step {trajectory.steps_done - 1} runs {', '.join(trajectory.tool_names) or 'tools'}",

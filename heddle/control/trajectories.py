@@ -16,6 +16,7 @@ from heddle.control.events import (
     StepGenerated,
     ToolsFinished,
     ToolsStarted,
+    TrajectoryEnding,
     TrajectoryFinished,
     TrajectorySpec,
 )
@@ -163,6 +164,23 @@ class TrajectoryEvents:
             return self._state.ignore(IgnoreReason.STALE_PREDICTION)
         trajectory.prediction = event.prediction
         return []
+
+    def trajectory_ending(self, event: TrajectoryEnding, now: float) -> list[Command]:
+        """Its slot and its place in a queue go to others while its record is made."""
+        state = self._state
+        trajectory = state.trajectories.get(event.trajectory_id)
+        if trajectory is None:
+            return state.ignore(IgnoreReason.UNKNOWN_TRAJECTORY)
+        if trajectory.phase is TrajectoryPhase.ENDING:
+            return state.ignore(IgnoreReason.NO_CHANGE)
+        home = None if trajectory.worker_id is None else state.workers[trajectory.worker_id]
+        if trajectory.phase is TrajectoryPhase.GENERATING and home is not None:
+            self._dispatcher.end_generation(trajectory, home)
+        else:
+            state.leave_queue(trajectory)
+        trajectory.tool_names = ()
+        state.set_phase(trajectory, TrajectoryPhase.ENDING, now)
+        return [] if home is None else self._dispatcher.serve(home, now)
 
     def trajectory_finished(self, event: TrajectoryFinished, now: float) -> list[Command]:
         """Release whatever it holds, wherever it stands, and forget it."""

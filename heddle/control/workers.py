@@ -62,10 +62,9 @@ class WorkerEvents:
             self._state.set_worker_phase(worker, WorkerPhase.DOWN)
             self._dispatcher.evacuate(worker, now)
         commands = self._dispatcher.serve(worker, now) + self._dispatcher.serve_all(now)
-        if not event.will_restart and self._state.hopeless:
+        if not event.will_restart:
             detail = f"worker {event.worker_id} is lost for good ({event.reason}) and no other is left"
-            for trajectory in self._state.trajectories.values():
-                commands += self._dispatcher.cancel(trajectory, StopReason.ENGINE_FAILED, detail)
+            commands += self._end_all_if_hopeless(detail)
         return commands
 
     def drain_requested(self, event: WorkerDrainRequested, now: float) -> list[Command]:
@@ -77,7 +76,9 @@ class WorkerEvents:
             return self._state.ignore(IgnoreReason.NO_CHANGE)
         self._state.set_worker_phase(worker, WorkerPhase.DRAINING)
         self._dispatcher.evacuate(worker, now)
-        return self._dispatcher.serve(worker, now) + self._dispatcher.serve_all(now)
+        commands = self._dispatcher.serve(worker, now) + self._dispatcher.serve_all(now)
+        detail = f"worker {event.worker_id} was drained and every other is lost for good"
+        return commands + self._end_all_if_hopeless(detail)
 
     def worker_stopped(self, event: WorkerStopped) -> list[Command]:
         """It is gone, as ordered."""
@@ -88,6 +89,16 @@ class WorkerEvents:
             return self._state.ignore(IgnoreReason.WRONG_PHASE)
         self._state.drop_worker(worker)
         return []
+
+    def _end_all_if_hopeless(self, detail: str) -> list[Command]:
+        """Where no worker can ever serve them, open trajectories end now and not at their time limit."""
+        if not self._state.hopeless:
+            return []
+        return [
+            command
+            for trajectory in self._state.trajectories.values()
+            for command in self._dispatcher.cancel(trajectory, StopReason.ENGINE_FAILED, detail)
+        ]
 
     def _start(self, spec: WorkerSpec) -> list[Command]:
         if spec.worker_id in self._state.workers:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from heddle.coordinator.broadcast import Broadcaster
 from heddle.metrics import Metrics
 from heddle.records import StepRecord, Trajectory
@@ -27,6 +29,10 @@ class RunWatcher:
             generate_s=step.prefill_s + step.decode_s,
         )
         self._metrics.queue_wait(step.queue_s)
+
+    def record_refused(self, gates: Sequence[str]) -> None:
+        for gate in gates:
+            self._metrics.quarantined(gate)
 
     def trajectory_finished(self, trajectory: Trajectory) -> None:
         self._metrics.trajectory_finished(trajectory.status)

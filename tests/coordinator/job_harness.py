@@ -7,11 +7,23 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
-from heddle.agent.ports import Episode, GenerationRequest, Reward, ToolInvocation, ToolInvoker
+import numpy as np
+
+from heddle.agent.ports import (
+    Episode,
+    GenerationRequest,
+    Reward,
+    StepOutcome,
+    ToolInvocation,
+    ToolInvoker,
+    Turn,
+)
 from heddle.api.schemas import BatchRequest
-from heddle.app import EngineKit, open_coordinator
+from heddle.app import open_coordinator
 from heddle.config import HeddleConfig, parse_config
+from heddle.coordinator.assembly import EngineKit
 from heddle.coordinator.service import Coordinator
 from heddle.engines.fake import FakeEngine, FakeFaults, FakeLauncher, FakeModel
 from heddle.environments.base import ToolAnswer, ToolContext, ToolEnvironment
@@ -79,6 +91,45 @@ class ScriptedEnvironment(ToolEnvironment):
         return Reward(float(episode.steps))
 
 
+class RogueEnvironment(ScriptedEnvironment):
+    """Breaks its contract where the task says so: ``step`` and ``reward`` name what it returns."""
+
+    @property
+    def name(self) -> str:
+        return "rogue"
+
+    def backends(self) -> Sequence[ToolBackend]:
+        return ()
+
+    async def step(
+        self, task: Mapping[str, Json], messages: Sequence[Message], turn: Turn, tools: ToolInvoker
+    ) -> StepOutcome:
+        match task.get("step"):
+            case "none":
+                return cast(StepOutcome, None)
+            case "surrogate":
+                return StepOutcome((Message("user", "\ud800"),))
+            case "failed":
+                return StepOutcome(stop_reason=StopReason.ENGINE_FAILED)
+        return await super().step(task, messages, turn, tools)
+
+    async def reward(self, episode: Episode, tools: ToolInvoker) -> Reward:
+        match episode.task.get("reward"):
+            case "numpy":
+                return Reward(cast(float, np.float32(0.5)))
+            case "bare":
+                return cast(Reward, 1.0)
+            case "nan":
+                return Reward(float("nan"))
+            case "info":
+                return Reward(1.0, {"set": cast(Json, {1, 2})})
+            case "timeout":
+                raise TimeoutError("my own")
+            case "slow":
+                await asyncio.sleep(60.0)
+        return await super().reward(episode, tools)
+
+
 def _respond(invocation: ToolInvocation) -> BackendResult:
     if invocation.name == "broken":
         raise ToolBackendError("no sandbox left")
@@ -97,6 +148,7 @@ class Job:
     faults: Sequence[FakeFaults] = ()
     engine: dict[str, object] = field(default_factory=dict)
     request: dict[str, object] = field(default_factory=dict)
+    model: str = "scripted"
     sent: list[GenerationRequest] = field(default_factory=list)
     """Every request that the engines got."""
 
@@ -107,7 +159,10 @@ class Job:
                 "data_dir": data_dir,
                 "engine": {**engine, "context_tokens": self.context_tokens},
                 "tools": {"isolation": "rlimits"},
-                "environments": {"scripted": "job_harness:ScriptedEnvironment"},
+                "environments": {
+                    "scripted": "job_harness:ScriptedEnvironment",
+                    "rogue": "job_harness:RogueEnvironment",
+                },
             }
         )
 
@@ -125,7 +180,7 @@ class Job:
             context_tokens=self.context_tokens,
         )
         launcher = FakeLauncher(model=model, faults=self.faults)
-        return EngineKit(launcher, TOKENIZER, FakeEngine.capabilities)
+        return EngineKit(launcher, TOKENIZER, FakeEngine.capabilities, self.model)
 
     def batch(self, **overrides: object) -> BatchRequest:
         values: dict[str, object] = {

@@ -1,0 +1,153 @@
+"""The coordinator put together from its parts, and everything that it owns while it runs.
+
+One task group owns the workers, the agent loops and the housekeeping: if one of them fails for a reason of
+Heddle's own, all end and the error comes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+from heddle.agent.order import EngineLimits, LoopServices
+from heddle.agent.ports import EngineCapabilities, Tokenizer
+from heddle.config import HeddleConfig
+from heddle.control.events import PoolRequested
+from heddle.control.plane import ControlPlane
+from heddle.coordinator.broadcast import Broadcaster
+from heddle.coordinator.control_loop import ControlLoop, DecisionLog
+from heddle.coordinator.housekeeping import keep_house
+from heddle.coordinator.ledger import DecodeLedger
+from heddle.coordinator.observer import RunWatcher
+from heddle.coordinator.pool import WorkerPool
+from heddle.coordinator.prepare import PromptPreparer
+from heddle.coordinator.runner import BatchRunner
+from heddle.coordinator.service import Coordinator
+from heddle.engines.supervisor import EngineLauncher
+from heddle.environments.registry import EnvironmentRegistry
+from heddle.errors import HeddleError
+from heddle.metrics import Metrics
+from heddle.store.ports import Store
+from heddle.tools.manager import ToolManager
+
+FINISHING_AT_ONCE = 32
+"""Records built and committed at once: enough to commit in groups, few enough to bound memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKit:
+    """What one kind of engine brings along."""
+
+    launcher: EngineLauncher
+    tokenizer: Tokenizer
+    capabilities: EngineCapabilities
+    model: str
+    """Names the weights, so that a resumed trajectory never goes on with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything that the composition root made."""
+
+    config: HeddleConfig
+    kit: EngineKit
+    plane: ControlPlane
+    event_log: DecisionLog
+    store: Store
+    tools: ToolManager
+    environments: EnvironmentRegistry
+    broadcaster: Broadcaster
+    watcher: RunWatcher
+    metrics: Metrics
+
+
+@asynccontextmanager
+async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
+    """Start the pool, go on with open batches, and stop all of it at the end, in bounded time."""
+    async with asyncio.TaskGroup() as tasks:
+        control = ControlLoop(
+            parts.plane, parts.event_log, time.monotonic, on_ignored=parts.metrics.event_ignored
+        )
+        pool = _pool(parts, control, tasks)
+        control.attach(pool)
+        services = _services(parts, control)
+        preparer = PromptPreparer(
+            parts.environments, parts.kit.tokenizer, parts.kit.capabilities, services.engine.context_tokens
+        )
+        runner = BatchRunner(
+            services=services,
+            store=parts.store,
+            control=control,
+            preparer=preparer,
+            broadcaster=parts.broadcaster,
+            metrics=parts.metrics,
+            tasks=tasks,
+        )
+        housekeeping = tasks.create_task(keep_house(parts.plane, parts.metrics, time.monotonic))
+        try:
+            control.post(PoolRequested(os.cpu_count() or 1))
+            await runner.recover()
+            yield Coordinator(
+                services=services,
+                store=parts.store,
+                control=control,
+                runner=runner,
+                pool=pool,
+                preparer=preparer,
+                broadcaster=parts.broadcaster,
+                default_slots=parts.config.engine.slots,
+            )
+        finally:
+            housekeeping.cancel()
+            await runner.close()
+            await pool.close()
+
+
+@contextmanager
+def single_error() -> Iterator[None]:
+    """A lone error of Heddle's own comes out as itself, not inside the group of a task group."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) == 1 and isinstance(group.exceptions[0], HeddleError):
+            raise group.exceptions[0] from group
+        raise
+
+
+def _pool(parts: Parts, control: ControlLoop, tasks: asyncio.TaskGroup) -> WorkerPool:
+    return WorkerPool(
+        parts.kit.launcher,
+        log_dir=parts.config.data_dir / "logs",
+        max_restarts=parts.config.engine.max_restarts,
+        post=control.post,
+        broadcaster=parts.broadcaster,
+        metrics=parts.metrics,
+        tasks=tasks,
+        rng=random.Random(parts.config.decisions.seed),
+    )
+
+
+def _services(parts: Parts, control: ControlLoop) -> LoopServices:
+    engine = parts.config.engine
+    return LoopServices(
+        link=control,
+        ledger=DecodeLedger(),
+        tokenizer=parts.kit.tokenizer,
+        tools=parts.tools,
+        journal=parts.store,
+        observer=parts.watcher,
+        model=parts.kit.model,
+        engine=EngineLimits(
+            context_tokens=engine.context_tokens,
+            step_deadline_s=engine.step_deadline_s,
+            token_deadline_s=engine.token_deadline_s,
+            max_interruptions=engine.max_interruptions,
+        ),
+        now=time.monotonic,
+        finishing=asyncio.Semaphore(FINISHING_AT_ONCE),
+    )
