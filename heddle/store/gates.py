@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import compress, pairwise
-
-import numpy as np
+from operator import not_
 
 from heddle.records import FailureKind, Trajectory
 from heddle.types import TrajectoryStatus
@@ -121,15 +120,17 @@ def _mask(t: Trajectory) -> Iterator[str]:
 
 
 def _logprobs(t: Trajectory) -> Iterator[str]:
-    common = min(len(t.response_mask), len(t.response_logprobs))
-    mask = np.asarray(t.response_mask[:common])
-    logprobs = np.asarray(t.response_logprobs[:common], dtype=np.float64)
-    unmasked = (mask == 0) & (logprobs != 0.0)
-    wrong = np.flatnonzero(~np.isfinite(logprobs) | unmasked | (logprobs > MAX_LOGPROB))
-    if len(wrong):  # the first one tells; a thousand more would only fill the quarantine
-        place = int(wrong[0])
-        where = " where the mask is 0" if unmasked[place] and math.isfinite(logprobs[place]) else ""
-        yield f"response_logprobs[{place}] is {t.response_logprobs[place]}{where}"
+    logprobs = t.response_logprobs
+    given = compress(logprobs, map(not_, t.response_mask))
+    if math.isfinite(sum(logprobs)) and max(logprobs, default=0.0) <= MAX_LOGPROB and not any(given):
+        return  # thousands of tokens in a few microseconds; only a bad record is looked at one by one
+    for place, (mask, logprob) in enumerate(zip(t.response_mask, logprobs, strict=False)):
+        if not math.isfinite(logprob) or logprob > MAX_LOGPROB:
+            yield f"response_logprobs[{place}] is {logprob}"
+            return  # the first one tells; a thousand more would only fill the quarantine
+        if mask == 0 and logprob != 0.0:
+            yield f"response_logprobs[{place}] is {logprob} where the mask is 0"
+            return
 
 
 def _zero_logprobs(t: Trajectory) -> Iterator[str]:
