@@ -6,8 +6,10 @@ fast enough (the exchange argument of Lemma 5.1 fails), but a good start and a g
 
 1. candidates: what the caller has (the static optimum, homogeneous pools), the best runs of the sorted
    lengths over all degree sequences, and for every homogeneous pool its best runs and its even spread;
-2. the best few are given the budget's idle GPUs as further workers and polished by moving members;
-3. until time is up, annealing over the pools: the current plan's workers are redistributed, split or merged,
+2. homogeneous pools that come close get the search that placement on given workers would give them: where
+   the best pool is such a one, having looked at others must cost nothing;
+3. the best few are given the budget's idle GPUs as further workers and polished by moving members;
+4. until time is up, annealing over the pools: the current plan's workers are redistributed, split or merged,
    placed anew, polished, and kept if better, or now and then if little worse.
 
 Every plan is judged by running its groups to their end, event by event. The best so far is never lost, so the
@@ -34,6 +36,12 @@ STARTS = 3
 """Candidates that are polished; the others were further from the best than polishing closes."""
 PATIENCE = 4_000
 """Fruitless tries in a row after which polishing one pool ends."""
+CLOSE = 0.01
+"""A homogeneous pool comes close if it is at most this much slower, relative, than the best candidate."""
+POOL_PATIENCE = 20_000
+"""The patience of ``heddle.placement.drain``, for such a pool."""
+POOL_LOOKS = 60
+"""Looks at the clock after which polishing such a pool ends all the same: some 0.1 to 0.6 s."""
 TOLERATED_LOSS = 0.01
 """Temperature, relative: a pool worse by this much is kept with probability 1/e."""
 
@@ -133,12 +141,18 @@ def _improvements(
         drawn = rng.randrange(1 << 30)
         return polished(lengths, cost, whole, seed=drawn, patience=PATIENCE, out_of_time=out_of_time)
 
-    current: Partition | None = None
-    for start in sorted(starts, key=_makespan)[:STARTS]:
+    ranked = sorted(starts, key=_makespan)
+    current = ranked[0]
+    for start in _best_pools(ranked, gpus):
+        if start.makespan_s <= ranked[0].makespan_s * (1 + CLOSE):
+            settled = _settled(lengths, cost, start, seed, out_of_time)
+            yield settled
+            current = min(current, settled, key=_makespan)
+    for start in ranked[:STARTS]:
         polished_start = polish(start)
         yield polished_start
-        current = polished_start if current is None else min(current, polished_start, key=_makespan)
-    while current is not None and not out_of_time():
+        current = min(current, polished_start, key=_makespan)
+    while not out_of_time():
         pool = neighbour(tuple(sorted(current.degrees, reverse=True)), gpus, ascending, rng)
         states = sequence_states([row_of(cost.degrees, degree) for degree in pool], len(cost.degrees))
         placed = [spread(lengths, cost, pool)]
@@ -154,6 +168,27 @@ def _improvements(
 
 def _makespan(partition: Partition) -> float:
     return partition.makespan_s
+
+
+def _best_pools(ranked: Sequence[Partition], gpus: int) -> list[Partition]:
+    """For each degree the best start on workers of that degree alone, with all that fit; the best first."""
+    best: dict[int, Partition] = {}
+    for start in ranked:
+        if len(set(start.degrees)) == 1:
+            best.setdefault(start.degrees[0], start)
+    return [_with_idle_gpus(start, gpus, [degree]) for degree, start in best.items()]
+
+
+def _settled(
+    lengths: Floats, cost: DrainingCost, start: Partition, seed: int, out_of_time: OutOfTime
+) -> Partition:
+    """What ``heddle.placement.drain`` makes of this start with the same seed, in ``POOL_LOOKS`` at most."""
+    looks = iter(range(POOL_LOOKS))
+
+    def over() -> bool:
+        return next(looks, None) is None or out_of_time()
+
+    return polished(lengths, cost, start, seed=seed, patience=POOL_PATIENCE, out_of_time=over)
 
 
 def _with_idle_gpus(partition: Partition, gpus: int, allowed: Sequence[int]) -> Partition:
