@@ -7,6 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from hypothesis import settings
+
+settings.register_profile("heddle", deadline=None)  # a busy machine is no reason to fail
+settings.load_profile("heddle")
 
 
 @pytest.fixture(autouse=True)
