@@ -343,6 +343,7 @@ class LongestContext:
     """A scheduler that knows better than arrival."""
 
     name = "longest_context"
+    margin: float | None = None
 
     def priority(self, trajectory: TrajectoryView, now: float) -> float:
         return float(trajectory.context_tokens)
