@@ -6,7 +6,7 @@ trajectory and worker events. It asks the scheduler for ranks and the placer for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from heddle.control.commands import Cancel, Command, Generate, Preempt, StopWorker
 from heddle.control.guard import GuardRules, MemoryGuard
@@ -20,11 +20,14 @@ from heddle.types import StopReason, TrajectoryPhase, WorkerPhase
 class DispatchRules:
     """What holds whichever scheduler ranks."""
 
-    preemption: PreemptionRules = PreemptionRules()
-    guard: GuardRules = GuardRules()
+    preemption: PreemptionRules = field(default_factory=PreemptionRules)
+    guard: GuardRules = field(default_factory=GuardRules)
     ageing_per_s: float = 0.0
     """Added to a rank for each second of waiting, in the scheduler's units. Right for a stream that never
     ends; a synchronous batch ends anyway, and only its last trajectory counts."""
+
+
+DEFAULT_RULES = DispatchRules()
 
 
 class Dispatcher:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from heddle.control import queries
 from heddle.control.commands import Command
-from heddle.control.dispatch import Dispatcher, DispatchRules
+from heddle.control.dispatch import DEFAULT_RULES, Dispatcher, DispatchRules
 from heddle.control.events import (
     BatchCancelled,
     BatchSubmitted,
@@ -52,7 +52,7 @@ class ControlPlane:
         allocator: Allocator,
         migration: MigrationPlanner,
         predictor: LengthPredictor,
-        rules: DispatchRules = DispatchRules(),
+        rules: DispatchRules = DEFAULT_RULES,
     ) -> None:
         self.state = ControlState()
         """For reading and for ``check_invariants``."""

@@ -155,7 +155,7 @@ class BatchState:
     """One batch that has open trajectories."""
 
     batch_id: BatchId
-    share: Share = Share()
+    share: Share = field(default_factory=Share)
     open: dict[TrajectoryId, TrajectoryState] = field(default_factory=dict)
     phases: Counter[TrajectoryPhase] = field(default_factory=Counter)
     """Trajectories by phase, the finished ones included."""

@@ -197,6 +197,7 @@ class TrajectoryEvents:
             state.leave_queue(trajectory)
         trajectory.tool_names = ()
         state.set_phase(trajectory, TrajectoryPhase.ENDING, now)
+        state.release_kv(trajectory)
         return [] if home is None else self._dispatcher.serve(home, now)
 
     def trajectory_finished(self, event: TrajectoryFinished, now: float) -> list[Command]:

@@ -173,6 +173,7 @@ def orders(
 def spec(run: TrajectoryRun) -> TrajectorySpec:
     """The trajectory as the control plane gets to know it."""
     order = run.order
+    recorded = order.prompt.step_tokens
     return TrajectorySpec(
         trajectory_id=order.trajectory_id,
         group_id=order.group_id,
@@ -182,4 +183,7 @@ def spec(run: TrajectoryRun) -> TrajectorySpec:
         generated_tokens=run.sampled_tokens,
         steps_done=run.steps_done,
         between=run.between,
+        max_tokens_per_step=order.limits.max_tokens_per_step,
+        preemptible=order.prompt.resumable,
+        known_total_tokens=None if recorded is None else min(sum(recorded), order.limits.max_tokens),
     )

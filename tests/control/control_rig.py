@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from heddle.allocation import make_allocator
 from heddle.control.commands import Cancel, Command, Generate, Preempt
-from heddle.control.dispatch import DispatchRules
+from heddle.control.dispatch import DEFAULT_RULES, DispatchRules
 from heddle.control.events import (
     BatchSubmitted,
     Event,
@@ -86,7 +86,7 @@ class Rig:
         scheduler: Scheduler | None = None,
         migration: MigrationPlanner | None = None,
         predictor: LengthPredictor | None = None,
-        rules: DispatchRules = DispatchRules(),
+        rules: DispatchRules = DEFAULT_RULES,
     ) -> None:
         self.plane = ControlPlane(
             scheduler=scheduler or make_scheduler("fcfs"),
