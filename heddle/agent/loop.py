@@ -327,8 +327,9 @@ class TrajectoryRun:
     def _tokens_for_next_step(self) -> int:
         limits = self.order.limits
         left = limits.max_tokens - self._buffer.sampled_tokens
-        recorded = self.order.prompt.step_tokens
-        wanted = limits.max_tokens_per_step if recorded is None else recorded[len(self._steps)]
+        wanted, recorded = limits.max_tokens_per_step, self.order.prompt.step_tokens
+        if recorded is not None and len(self._steps) < len(recorded):
+            wanted = recorded[len(self._steps)]
         return min(wanted, left, self._context_left())
 
     def _context_left(self) -> int:

@@ -38,7 +38,7 @@ class PreemptionRules:
 
     enabled: bool = True
     max_per_step: int = 2
-    min_run_s: float = 0.5
+    min_run_s: float = 0.25
     """From its grant until a generation may be interrupted."""
 
 
