@@ -1,7 +1,7 @@
 """``replay``: recorded lengths and tool times, generated and waited for again; the text means nothing.
 
-For benchmarks of scheduling on live engines: step ``i`` samples exactly ``output_tokens`` (the end of the turn
-is suppressed), then a tool sleeps for ``tool_seconds`` and an observation of about ``observation_tokens``
+For benchmarks of scheduling on live engines: a step samples exactly ``output_tokens`` (the end of the turn is
+suppressed), then a tool sleeps for ``tool_seconds`` and an observation of about ``observation_tokens``
 follows. No reward: there is nothing to judge. Its trajectories tell the control plane their length, which the
 predictors ``oracle`` and ``noisy_oracle`` read.
 """
