@@ -154,7 +154,10 @@ def main() -> None:
     if options.json:
         print(json.dumps([asdict(result) for result in results]))
     else:
-        print(f"{'scheduler':16}{'waiting':>9}{'preempted':>11}{'ended p50':>11}{'p99':>8}{'returned p50':>14}{'p99':>8}")
+        print(
+            f"{'scheduler':16}{'waiting':>9}{'preempted':>11}"
+            f"{'ended p50':>11}{'p99':>8}{'returned p50':>14}{'p99':>8}"
+        )
         for r in results:
             print(
                 f"{r.scheduler:16}{r.waiting:9d}{r.preemptions:11d}{r.ended_p50_us:9.1f}us{r.ended_p99_us:6.0f}us"

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from job_harness import Job, collect
@@ -19,11 +20,13 @@ from heddle.eventlog import read_event_log
 from heddle.records import Trajectory
 from heddle.types import FinishReason, StopReason
 
-LONG = [{"output_tokens": 5, "tool_seconds": 0.5}, {"output_tokens": 150}]
-SHORT = [{"output_tokens": 100}]
+Steps: TypeAlias = Sequence[dict[str, float]]
+
+LONG: Steps = [{"output_tokens": 5, "tool_seconds": 0.5}, {"output_tokens": 150}]
+SHORT: Steps = [{"output_tokens": 100}]
 
 
-def make_job(scheduler: str, tasks: Sequence[Sequence[dict[str, float]]] = (LONG, SHORT)) -> Job:
+def make_job(scheduler: str, tasks: Sequence[Steps] = (LONG, SHORT)) -> Job:
     """One slot. The long one goes first and comes back from its tool while the short one generates."""
     return Job(
         pool="1",
