@@ -2,20 +2,20 @@
 
     python benchmarks/live_scheduling.py [--traces DIR] [--trace NAME] [--repeats 5] [--json FILE]
 
-Two workers of the embedded engine, two slots each, and 2 and 4 times as many trajectories as slots. Every
+Two workers of the embedded engine, two slots each, and 2 and 4 times as many trajectories as slots. Each
 repeat draws its trajectories from the trace and scales them: output tokens so that all together are
-``--tokens``, tool times (cut at a minute) so that their mean is ``--tool-mean-s``. All schedulers then run the
-same draw, in an order that rotates from repeat to repeat, each on freshly started engines; the environment
-``replay`` forces the lengths. Predictions are the oracle's, or wrong on purpose with ``--predictor
-noisy_oracle``.
+``--tokens``, tool times (cut at a minute) so that their mean is ``--tool-mean-s``. All schedulers then run
+the same draw, in an order that rotates from repeat to repeat, each on freshly started engines; the
+environment ``replay`` forces the lengths. Predictions are the oracle's, or wrong on purpose with
+``--predictor noisy_oracle``.
 
 Reported: the makespan, and how long the longest trajectory waited for slots (its waits after preemptions
 included). Medians, and medians of the ratios to ``fcfs`` in the same repeat; every cell in which a scheduler
 loses to ``fcfs`` is named. About a quarter of an hour on two quiet cores. ``--engine fake`` tries it out.
 
-A trace is ``NAME.jsonl`` or ``NAME.jsonl.gz`` in ``DIR``, as described in ``benchmarks/traces/README.md``; where
-the steps of a line carry a ``turn``, each turn is a trajectory. Tool times that were not recorded count as one
-second.
+A trace is ``NAME.jsonl`` or ``NAME.jsonl.gz`` in ``DIR``, as ``benchmarks/traces/README.md`` describes it;
+where the steps of a line carry a ``turn``, each turn is a trajectory. Tool times that were not recorded count
+as one second.
 """
 
 from __future__ import annotations
