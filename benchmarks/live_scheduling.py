@@ -38,8 +38,9 @@ from typing import Any
 import structlog
 
 from heddle.api.schemas import BatchRequest
-from heddle.app import EngineKit, engine_kit, open_coordinator
+from heddle.app import engine_kit, open_coordinator
 from heddle.config import HeddleConfig, parse_config
+from heddle.coordinator.assembly import EngineKit
 from heddle.coordinator.service import Coordinator
 from heddle.engines.fake import FakeEngine, FakeLauncher, FakeModel
 from heddle.records import Trajectory, decode_trajectory
@@ -155,7 +156,7 @@ async def kit(plan: Plan, settings: HeddleConfig) -> EngineKit:
     model = FakeModel(
         vocabulary=256, end_of_turn_id=TURN_END, token_delay_s=FAKE_TOKEN_S, context_tokens=2048
     )
-    return EngineKit(FakeLauncher(model=model), ByteTokenizer(), FakeEngine.capabilities)
+    return EngineKit(FakeLauncher(model=model), ByteTokenizer(), FakeEngine.capabilities, "fake")
 
 
 async def roll_out(plan: Plan, engine: EngineKit, scheduler: str, work: Sequence[Steps]) -> list[Trajectory]:

@@ -151,6 +151,9 @@ class WorkerReady:
     worker_id: WorkerId
     slots: int
     kv_capacity_tokens: int | None
+    prefix_capacity_tokens: int | None = None
+    """What it can keep of trajectories between their steps: more than its KV cache where it swaps prefixes
+    out to the host's memory, and the same where this is ``None``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class MemoryGuard:
 
     def watch(self, worker: WorkerState) -> None:
         """The worker came up and has said how much it holds."""
-        capacity = worker.kv_capacity_tokens
+        capacity = worker.prefix_capacity_tokens
         guarded = self._rules.enabled and capacity is not None and capacity > 0
         worker.kv_limit_tokens = self._rules.high_share * (capacity or 0) if guarded else None
 

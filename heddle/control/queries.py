@@ -126,7 +126,7 @@ def _waiting_reason(state: ControlState, trajectory: TrajectoryState) -> tuple[s
 
 
 def _memory_reason(worker: WorkerState, trajectory: TrajectoryState) -> str:
-    held = f"{worker.kv_tokens} of {worker.kv_capacity_tokens} tokens of {worker.worker_id} are held"
+    held = f"{worker.kv_tokens} of {worker.prefix_capacity_tokens} tokens of {worker.worker_id} are held"
     return f"held back by the memory guard until its {trajectory.context_tokens} tokens fit; {held}"
 
 

@@ -117,6 +117,8 @@ class WorkerState:
     excess: int = 0
     """Generations above ``slots`` that a worker which came back smaller may still have to see out."""
     kv_capacity_tokens: int | None = None
+    prefix_capacity_tokens: int | None = None
+    """Context that it can keep, of what runs and of what comes back."""
     kv_limit_tokens: float | None = None
     """Share of it that the guard lets trajectories hold; ``None`` where nothing is guarded."""
     kv_tokens: int = 0

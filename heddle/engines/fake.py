@@ -332,6 +332,7 @@ class FakeWorker:
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine
         self.kv_capacity_tokens: int | None = engine.kv_capacity_tokens
+        self.prefix_capacity_tokens: int | None = engine.kv_capacity_tokens
         self.stopped = False
 
     async def wait(self) -> str:

@@ -193,7 +193,7 @@ def test_every_world_comes_to_its_end(
     ageing: float,
     bound: int,
 ) -> None:
-    """Whatever is preempted and held back, everybody ends, with exactly its tokens and bounded preemptions."""
+    """Whatever is preempted and held back, everybody ends, with exactly its tokens."""
     chosen = PlaneSettings(
         scheduler=scheduler,
         predictor="oracle",
