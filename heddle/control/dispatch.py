@@ -40,7 +40,7 @@ class Dispatcher:
         self._scheduler = scheduler
         self._placer = placer
         self._ageing_per_s = rules.ageing_per_s
-        self._preemption = Preemption(scheduler, rules.preemption)
+        self._preemption = Preemption(state, scheduler, rules.preemption)
         self.guard = MemoryGuard(state, rules.guard)
 
     def admit(self, trajectory: TrajectoryState, now: float) -> None:

@@ -34,6 +34,12 @@ class Scheduler(Protocol):
         """
         ...
 
+    @property
+    def predictive(self) -> bool:
+        """Whether priorities follow from predictions. Without one a trajectory is ranked by a guess, which
+        is good enough to wait by, but not to interrupt anybody or to be interrupted."""
+        ...
+
 
 class Placer(Protocol):
     """Where: the worker that a trajectory without a home gets."""

@@ -6,6 +6,7 @@ the slot counts as taken until the victim's interruption is reported, so engines
 slots, and one interruption is under way per worker, so a burst of arrivals cannot empty it.
 
 A preemption that loses more than it gains is not ordered:
+- where ranks follow from predictions, a guess interrupts nobody and is not interrupted;
 - a generation under a grammar cannot go on from its middle and is never a victim;
 - one that has hardly begun would have paid its start for nothing;
 - one that is about to end frees its slot sooner by itself;
@@ -20,7 +21,7 @@ import math
 from dataclasses import dataclass
 
 from heddle.control.ports import Scheduler
-from heddle.control.state import TrajectoryState, WorkerState
+from heddle.control.state import ControlState, TrajectoryState, WorkerState
 
 REST_TOKENS = 16
 """Less than this of a step left: an abort, the wait for the slot and a second start cost about as much."""
@@ -45,7 +46,8 @@ class PreemptionRules:
 class Preemption:
     """Chooses victims; changes nothing."""
 
-    def __init__(self, scheduler: Scheduler, rules: PreemptionRules) -> None:
+    def __init__(self, state: ControlState, scheduler: Scheduler, rules: PreemptionRules) -> None:
+        self._state = state
         self._scheduler = scheduler
         self._rules = rules
 
@@ -57,6 +59,8 @@ class Preemption:
         if worker.running != worker.slots or not worker.queue:
             return None
         contender = worker.queue.peek()
+        if self._is_guess(self._state.trajectories[contender.trajectory_id]):
+            return None
         lowest: TrajectoryState | None = None
         for running in worker.generating.values():
             if running.batch_id != contender.batch_id or contender.rank <= running.rank + margin:
@@ -65,10 +69,15 @@ class Preemption:
                 lowest = running
         return lowest
 
+    def _is_guess(self, trajectory: TrajectoryState) -> bool:
+        """Whether its rank follows from no prediction though it should."""
+        return self._scheduler.predictive and trajectory.prediction is None
+
     def _may_stop(self, running: TrajectoryState, worker: WorkerState, now: float) -> bool:
         """Whether interrupting it loses nothing, or less than it gains."""
         return (
             running.preemptible
+            and not self._is_guess(running)
             and running.cancel_reason is None
             and running.preemptions < self._rules.max_per_step
             and now - running.phase_since >= self._rules.min_run_s

@@ -20,6 +20,7 @@ class Autellix:
     name = "autellix"
     margin: float | None = 0.0
     """One level is lead enough: levels are whole numbers."""
+    predictive = False
 
     def priority(self, trajectory: TrajectoryView, now: float) -> float:
         """The negated level: 0 for a trajectory that has generated little."""

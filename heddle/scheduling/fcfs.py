@@ -10,6 +10,7 @@ class Fcfs:
 
     name = "fcfs"
     margin: float | None = None
+    predictive = False
 
     def priority(self, trajectory: TrajectoryView, now: float) -> float:
         """Earlier arrivals rank higher; nothing else counts."""

@@ -14,6 +14,7 @@ class Progressive:
     """Whoever is expected to go on longest generates first, and takes the slot of a shorter one."""
 
     name = "progressive"
+    predictive = True
 
     def __init__(self, margin_tokens: float) -> None:
         self.margin: float | None = margin_tokens

@@ -10,6 +10,7 @@ class RoundRobin:
 
     name = "round_robin"
     margin: float | None = None
+    predictive = False
 
     def priority(self, trajectory: TrajectoryView, now: float) -> float:
         """Fewer finished steps rank higher."""

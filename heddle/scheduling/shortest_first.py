@@ -10,6 +10,7 @@ class ShortestFirst:
     """Whoever is expected to end soonest generates first."""
 
     name = "shortest_first"
+    predictive = True
 
     def __init__(self, margin_tokens: float) -> None:
         self.margin: float | None = margin_tokens

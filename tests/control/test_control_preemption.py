@@ -81,6 +81,27 @@ def test_who_knows_no_lengths_preempts_nobody(scheduler: str) -> None:
     assert bring_back(rig, 900, make_spec("a", known=50)) == []
 
 
+@pytest.mark.parametrize(("long", "other"), [(None, 50), (900, None)])
+def test_a_guess_interrupts_nobody_and_is_not_interrupted(long: int | None, other: int | None) -> None:
+    """Without a prediction the rank is as good as any for waiting, and no more."""
+    rig = make_rig()
+    submit(rig, "b", make_spec("long", known=long), make_spec("other", known=other))
+    first, second = ("long", "other") if long else ("other", "long")
+    rig.step(first, output=300)
+    rig.tools_started(first)
+    assert rig.trajectory(second).rank + 32.0 < 300.0
+    assert preempted(rig.tools_finished(first)) == []
+
+
+def test_without_predictions_service_still_preempts() -> None:
+    """Levels of attained service are facts."""
+    rig = make_rig(scheduler="autellix")
+    submit(rig, "b", make_spec("new"), make_spec("old", generated_tokens=500, steps_done=3))
+    rig.step("new", output=10)
+    rig.tools_started("new")
+    assert preempted(rig.tools_finished("new")) == ["old"]
+
+
 def test_shortest_first_preempts_the_longest() -> None:
     """The order is the scheduler's, the rules are the same."""
     rig = make_rig(scheduler="shortest_first")

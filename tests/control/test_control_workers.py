@@ -344,6 +344,7 @@ class LongestContext:
 
     name = "longest_context"
     margin: float | None = None
+    predictive = False
 
     def priority(self, trajectory: TrajectoryView, now: float) -> float:
         return float(trajectory.context_tokens)
