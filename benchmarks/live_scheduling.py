@@ -251,7 +251,7 @@ def main() -> None:
     """Run, print, and keep every run in a file if asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--traces", type=Path, default=Path(__file__).parent / "traces")
-    parser.add_argument("--trace", default="claude_code_weka")
+    parser.add_argument("--trace", default="coding_agent")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--loads", type=int, nargs="+", default=[2, 4], help="trajectories per slot")
     parser.add_argument("--schedulers", nargs="+", choices=list(SCHEDULERS), default=list(SCHEDULERS))
