@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from control_rig import Rig, make_spec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heddle.control.events import BatchSubmitted
 from heddle.control.shares import MOST_URGENT, Share, SharedQueue
-from heddle.types import BatchId, TrajectoryId
+from heddle.types import BatchId, TrajectoryId, TrajectoryPhase, WorkerId
 
 
 def fill(queue: SharedQueue, batch: str, size: int) -> None:
@@ -95,3 +97,35 @@ def test_the_order_shown_is_the_order_of_service(entries: list[tuple[str, int, b
     assert sorted(served) == sorted(names)
     with pytest.raises(IndexError):
         queue.peek()
+
+
+def test_two_batches_share_the_slots_of_a_worker_by_their_weights() -> None:
+    """Through the control plane, step by step; and each says with whom it takes turns."""
+    rig = Rig(slots=1)
+    rig.pool(1)
+    for name, weight in (("a", 1.0), ("b", 2.0)):
+        specs = tuple(make_spec(f"{name}{index}") for index in range(20))
+        rig.send(BatchSubmitted(BatchId(name), specs, weight))
+    assert rig.plane.explain(TrajectoryId("b1"), rig.now).reason == (
+        "1 of 1 slots of w0 are taken; 1 ahead of it, the last of them b0, "
+        "and 19 of other batches take turns with them"
+    )
+    served: Counter[str] = Counter()
+    for _ in range(18):
+        [running] = rig.plane.state.workers[WorkerId("w0")].generating
+        served[running[0]] += 1
+        rig.step(running)
+    assert served == {"a": 6, "b": 12}
+
+
+def test_a_batch_that_is_over_is_forgotten_by_every_queue() -> None:
+    """Another may take its name, and begins like any other."""
+    rig = Rig(slots=1)
+    rig.pool(1)
+    rig.send(BatchSubmitted(BatchId("a"), (make_spec("a0"),), 0.01))
+    rig.send(BatchSubmitted(BatchId("b"), (make_spec("b0"), make_spec("b1"))))
+    rig.finish("a0")
+    rig.finish("b0")
+    rig.send(BatchSubmitted(BatchId("a"), (make_spec("a0"), make_spec("a1"))))
+    rig.finish("b1")
+    assert rig.trajectory("a0").phase is TrajectoryPhase.GENERATING

@@ -13,6 +13,7 @@ from job_harness import Job, collect
 
 from heddle.app import plane_settings
 from heddle.control.commands import Preempt
+from heddle.control.events import BatchSubmitted
 from heddle.control.replay import replay
 from heddle.coordinator.service import Coordinator
 from heddle.errors import InvalidRequest
@@ -119,3 +120,16 @@ async def test_a_replay_beyond_the_limits_is_refused(tmp_path: Path, field: str)
         with pytest.raises(InvalidRequest, match=r"prompts\[0\] replays") as refused:
             await coordinator.submit(job.batch(limits={field: 2}))
     assert refused.value.path == f"limits.{field}"
+
+
+async def test_weight_and_deadline_of_a_batch_reach_the_control_plane(tmp_path: Path) -> None:
+    """The deadline as what is left of it when the trajectories enter."""
+    job = make_job("fcfs", [[{"output_tokens": 1}]])
+    job.request["priority"] = {"weight": 2.5, "deadline_s": 60.0}
+    await job.run(tmp_path)
+
+    [path] = (tmp_path / "events").iterdir()
+    [submitted] = [e.event for e in read_event_log(path).entries if isinstance(e.event, BatchSubmitted)]
+    assert submitted.weight == 2.5
+    assert submitted.deadline_s == pytest.approx(60.0, abs=5.0)
+    assert submitted.trajectories[0].known_total_tokens == 1
