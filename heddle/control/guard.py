@@ -108,15 +108,15 @@ class MemoryGuard:
 
 
 _Victims: TypeAlias = Callable[[WorkerState], list[TrajectoryState]]
-"""Residents of a worker that may lose their claim, in the order of eviction. Linear in the residents, but
-asked for under pressure only."""
+"""Residents of a worker that may lose their claim, in the order of eviction. Linear in those that hold
+memory, which are no more than fit, and asked for under pressure only."""
 
 
 def _in_tools(worker: WorkerState) -> list[TrajectoryState]:
-    found = [t for t in worker.residents.values() if t.holds_kv and t.phase is TrajectoryPhase.IN_TOOL]
+    found = [t for t in worker.holders.values() if t.phase is TrajectoryPhase.IN_TOOL]
     return sorted(found, key=lambda t: (t.phase_since, t.arrival))
 
 
 def _in_line(worker: WorkerState) -> list[TrajectoryState]:
-    found = [t for t in worker.residents.values() if t.holds_kv and t.trajectory_id in worker.queue]
+    found = [t for t in worker.holders.values() if t.trajectory_id in worker.queue]
     return sorted(found, key=lambda t: (t.rank, -t.arrival))

@@ -107,6 +107,8 @@ class _Census:
             _violated(f"{name} is allowed {worker.excess} above its slots and needs fewer")
         if worker.kv_tokens != self._kv_tokens[name]:
             _violated(f"{name} counts {worker.kv_tokens} tokens of memory, held are {self._kv_tokens[name]}")
+        if worker.holders.keys() != {t for t, state in worker.residents.items() if state.holds_kv}:
+            _violated(f"{name} does not know who holds its memory")
         if worker.running != len(worker.generating):
             _violated(f"{name} counts {worker.running} running and knows {len(worker.generating)}")
         if worker.preempting is not None and worker.preempting not in worker.generating:

@@ -132,6 +132,8 @@ class WorkerState:
     stop_ordered: bool = False
     residents: dict[TrajectoryId, TrajectoryState] = field(default_factory=dict)
     generating: dict[TrajectoryId, TrajectoryState] = field(default_factory=dict)
+    holders: dict[TrajectoryId, TrajectoryState] = field(default_factory=dict)
+    """Residents that hold some of its memory; no more than fit, however many wait."""
     queue: SharedQueue = field(default_factory=SharedQueue)
     parked: ParkingLot = field(default_factory=ParkingLot)
     """Residents that want a slot and are held back by the guard."""
@@ -256,13 +258,17 @@ class ControlState:
         """Its context counts against the memory of its home from now on."""
         if not trajectory.holds_kv and trajectory.worker_id is not None:
             trajectory.holds_kv = True
-            self.workers[trajectory.worker_id].kv_tokens += trajectory.context_tokens
+            home = self.workers[trajectory.worker_id]
+            home.holders[trajectory.trajectory_id] = trajectory
+            home.kv_tokens += trajectory.context_tokens
 
     def release_kv(self, trajectory: TrajectoryState) -> None:
         """Its home may evict what it computed of it."""
         if trajectory.holds_kv and trajectory.worker_id is not None:
             trajectory.holds_kv = False
-            self.workers[trajectory.worker_id].kv_tokens -= trajectory.context_tokens
+            home = self.workers[trajectory.worker_id]
+            del home.holders[trajectory.trajectory_id]
+            home.kv_tokens -= trajectory.context_tokens
 
     def grow(self, trajectory: TrajectoryState, context_tokens: int, generated_tokens: int = 0) -> None:
         """Its context became longer by ``context_tokens``, of which it generated some."""
