@@ -2,14 +2,13 @@
 
     python benchmarks/live_scheduling.py [--traces DIR] [--trace NAME] [--repeats 5] [--json FILE]
 
-Two workers of the embedded engine, four slots each, and 2 and 4 times as many trajectories as slots. Each
+Two workers of the embedded engine, two slots each, and 2 and 4 times as many trajectories as slots. Each
 repeat draws its trajectories from the trace and scales them: output tokens so that all together are
-``--tokens``, tool times (cut at a minute) so that their mean is ``--tool-mean-s``. The longest 5 % of the
-trace are left out: a single one of them lasts longer than all others of a small draw together, and no order
-makes any difference to it. All schedulers then run
-the same draw, in an order that rotates from repeat to repeat, each on freshly started engines; the
-environment ``replay`` forces the lengths. Predictions are the oracle's, or wrong on purpose with
-``--predictor noisy_oracle``.
+``--tokens``, tool times (cut at a minute) so that their mean is ``--tool-mean-s``. The longest tenth of the
+trace is left out: one of them lasts longer than all others of a small draw together, and no order makes any
+difference to it. All schedulers then run the same draw, in an order that rotates from repeat to repeat, each
+on freshly started engines; the environment ``replay`` forces the lengths. Predictions are the oracle's, or
+wrong on purpose with ``--predictor noisy_oracle``.
 
 Reported: the makespan, and how long the longest trajectory waited for slots (its waits after preemptions
 included). Medians, and medians of the ratios to ``fcfs`` in the same repeat; every cell in which a scheduler
@@ -55,7 +54,7 @@ MOST_TOOL_S = 60.0
 UNRECORDED_TOOL_S = 1.0
 FEWEST_STEP_TOKENS = 4
 MOST_STEPS = 16
-SHARE_USED = 0.95
+SHARE_USED = 0.9
 FAKE_TOKEN_S = 0.01
 
 Steps = list[tuple[int, float]]
@@ -261,9 +260,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--loads", type=int, nargs="+", default=[2, 4], help="trajectories per slot")
     parser.add_argument("--schedulers", nargs="+", choices=list(SCHEDULERS), default=list(SCHEDULERS))
-    parser.add_argument("--slots", type=int, default=4, help="of each of the two workers")
-    parser.add_argument("--tokens", type=int, default=1000, help="sampled in one rollout")
-    parser.add_argument("--tool-mean-s", type=float, default=0.3)
+    parser.add_argument("--slots", type=int, default=2, help="of each of the two workers")
+    parser.add_argument("--tokens", type=int, default=1400, help="sampled in one rollout")
+    parser.add_argument("--tool-mean-s", type=float, default=0.6)
     parser.add_argument("--predictor", default="oracle")
     parser.add_argument("--engine", choices=["embedded", "fake"], default="embedded")
     parser.add_argument("--seed", type=int, default=0)
