@@ -69,6 +69,12 @@ def plane_settings(config: HeddleConfig) -> PlaneSettings:
         pool=config.engine.pool,
         slots=config.engine.slots,
         seed=decisions.seed,
+        preemption=decisions.preemption,
+        preempt_margin_tokens=decisions.preempt_margin_tokens,
+        max_preemptions_per_step=decisions.max_preemptions_per_step,
+        ageing_per_s=decisions.ageing_per_s,
+        kv_guard=decisions.kv_guard,
+        predictor_error=decisions.predictor_error,
     )
 
 

@@ -83,6 +83,18 @@ class DecisionsConfig(_Section):
     allocator: str = "fixed"
     migration: str = "none"
     predictor: str = "mean_by_step"
+    predictor_error: float = Field(default=0.5, ge=0.0, le=5.0)
+    """Of ``noisy_oracle``: standard deviation of the logarithm of its factor."""
+    preemption: bool = True
+    """Whether a scheduler that wants to may interrupt a running generation for a waiting one."""
+    preempt_margin_tokens: float = Field(default=32.0, ge=0.0)
+    """Lead in expected tokens that it needs."""
+    max_preemptions_per_step: int = Field(default=2, ge=0)
+    ageing_per_s: float = Field(default=0.0, ge=0.0)
+    """Added to a rank for each second of waiting, in the scheduler's units. For endless streams; 0 for
+    batches, of which only the last trajectory's end counts."""
+    kv_guard: bool = True
+    """Hold trajectories back after their tools while an engine's cache could not keep all prefixes."""
     seed: int = 0
 
 

@@ -77,6 +77,7 @@ class Metrics:
 
         self._trajectories = _Family(counter("trajectories_total", "Finished trajectories.", "status"))
         self._steps = counter("steps_total", "Finished steps.")
+        self._preemptions = counter("preemptions_total", "Generations that gave way to another trajectory.")
         tokens = _Family(counter("tokens_total", "Tokens: sampled, prompt, cached.", "kind"))
         self._sampled, self._prompt, self._cached = map(tokens.of, ("sampled", "prompt", "cached"))
         self._queue_wait = histogram("queue_wait_seconds", "From wanting to generate to a slot.")
@@ -107,10 +108,17 @@ class Metrics:
         self._trajectories.of(status.value).inc()
 
     def step_finished(
-        self, *, sampled_tokens: int, prompt_tokens: int, cached_tokens: int, generate_s: float
+        self,
+        *,
+        sampled_tokens: int,
+        prompt_tokens: int,
+        cached_tokens: int,
+        generate_s: float,
+        preemptions: int = 0,
     ) -> None:
         """One step was generated; ``generate_s`` runs from its slot to its last token."""
         self._steps.inc()
+        self._preemptions.inc(preemptions)
         self._sampled.inc(sampled_tokens)
         self._prompt.inc(prompt_tokens)
         self._cached.inc(cached_tokens)

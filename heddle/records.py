@@ -67,7 +67,8 @@ class StepRecord:
     finish_reason: FinishReason
     weight_version: int
     constrained: bool
-    """True where a grammar restricted the sampling; logprobs are then those of the unrestricted model."""
+    """True where a grammar or a recorded length restricted the sampling; logprobs are then those of the
+    unrestricted model."""
     segments: int
     """Generations that made this step: 1 plus its interruptions."""
     preemptions: int

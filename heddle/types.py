@@ -101,6 +101,8 @@ class InterruptReason(StrEnum):
     WORKER_LOST = "worker_lost"
     ENGINE_ERROR = "engine_error"
     ENGINE_TIMEOUT = "engine_timeout"
+    PREEMPTED = "preempted"
+    """The control plane gave its slot to another; nothing failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +243,15 @@ class TrajectoryView(Protocol):
     def generated_tokens(self) -> int: ...
     @property
     def prediction(self) -> Prediction | None: ...
+    @property
+    def predicted_remaining_tokens(self) -> float | None:
+        """The prediction less what was generated since it was made; never below 0."""
+        ...
+
+    @property
+    def known_total_tokens(self) -> int | None:
+        """What it will have generated at its end, where a replay knows; only oracles may look."""
+        ...
 
 
 class WorkerView(Protocol):

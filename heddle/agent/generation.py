@@ -2,8 +2,11 @@
 
 A segment ends early when its engine dies, hangs or fails. What was sampled is kept and the next segment
 is sent prompt + partial output, so that the step is one logical generation under one token budget.
-A constrained step is the exception: a grammar cannot go on in the middle of a JSON object, so such a
-step starts afresh and its partial tokens are dropped.
+A step under a grammar is the exception: it cannot go on in the middle of a JSON object, so such a step
+starts afresh and its partial tokens are dropped.
+
+A preemption is an interruption by order: the engine's request is aborted, which returns what there is. It is
+no failure, so it is not counted among those and nothing is waited for but the next grant.
 """
 
 from __future__ import annotations
@@ -11,13 +14,14 @@ from __future__ import annotations
 import asyncio
 import uuid
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 
 from heddle.agent.boundary import TrajectoryEnded
 from heddle.agent.clock import TrajectoryClock
 from heddle.agent.link import Ending, Grant
 from heddle.agent.order import LoopServices, TrajectoryOrder
-from heddle.agent.ports import Generation, GenerationRequest, TokenChunk
+from heddle.agent.ports import Engine, Generation, GenerationRequest, TokenChunk
 from heddle.agent.tokens import TokenBuffer
 from heddle.control.events import GenerationInterrupted, StepGenerated
 from heddle.errors import EngineError, EngineRejected, EngineTimeout, EngineUnavailable
@@ -30,12 +34,17 @@ before the same worker is tried again."""
 
 MAX_BACKOFF_S = 5.0
 
+ABORT_DEADLINE_S = 30.0
+"""An engine that has not let go by then is left to its own deadlines; the slot stays taken meanwhile."""
+
 
 @dataclass(slots=True)
 class _Segment:
     """What is known of a running segment while it streams."""
 
     started: float
+    request_id: str | None = None
+    """While the engine has it."""
     first_token_at: float | None = None
     base: int = 0
     """Tokens that the step had when the segment began."""
@@ -60,7 +69,7 @@ class StepGeneration:
         self._buffer = buffer
         self._step_index = step_index
         self._max_new_tokens = max_new_tokens
-        self._constrained = order.prompt.json_schema is not None
+        self._resumable = order.prompt.resumable
         self._finish = FinishReason.ABORT
         self._interruptions = 0
         self._segments = 0
@@ -70,6 +79,11 @@ class StepGeneration:
         self._decode_s = 0.0
         self._grant: Grant | None = None
         self._segment = _Segment(0.0)
+        self._preemptions = 0
+        self._stopping = False
+        """It was told to give its slot back, and has not done so yet."""
+        self._abort: asyncio.Task[None] | None = None
+        self._waits_preempted = False
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
         self.weight_versions: list[int] = []
@@ -80,15 +94,30 @@ class StepGeneration:
         """Whether an engine was ever asked."""
         return self._segments > 0
 
+    def preempt(self) -> None:
+        """Give the slot back as soon as the engine lets go. The step goes on with the next grant."""
+        self._stopping = True
+        if self._segment.request_id is not None and self._abort is None and self._grant is not None:
+            abort = _abort(self._grant.engine, self._segment.request_id)
+            self._abort = asyncio.create_task(abort, name=f"preempt {self._order.trajectory_id}")
+
     async def run(self) -> None:
         """Generate until the step is complete. Raises ``TrajectoryEnded`` where it cannot be."""
         while True:
             grant = await self._wait_for_grant()
-            failure = await self._run_segment(grant)
-            if failure is None or self._is_complete():
+            failure = None if self._stopping else await self._run_segment(grant)
+            if self._is_over(failure):
                 self._post_generated(grant)
                 return
-            await self._interrupt(grant, failure)
+            if failure is None:
+                self._give_way(grant)
+            else:
+                await self._interrupt(grant, failure)
+            self._stopping = False
+
+    def _is_over(self, failure: EngineError | None) -> bool:
+        """A segment that neither failed nor was preempted is a step's last."""
+        return (failure is None and not self._stopping) or self._is_complete()
 
     async def _wait_for_grant(self) -> Grant:
         queued = self._clock.now()
@@ -97,8 +126,13 @@ class StepGeneration:
         finally:
             waited = self._clock.now() - queued
             self._queue_s += waited
-            self._clock.parts.queue += waited
+            if self._waits_preempted:
+                self._clock.parts.preemption += waited
+            else:
+                self._clock.parts.queue += waited
+        self._waits_preempted = False
         self._grant = grant
+        self._segment = _Segment(self._clock.now(), base=len(self.token_ids))
         self._note_prediction(grant)
         return grant
 
@@ -118,9 +152,10 @@ class StepGeneration:
     async def _run_segment(self, grant: Grant) -> EngineError | None:
         """Returns the engine's failure, if it failed in a way that another segment can mend."""
         self._segments += 1
-        self._segment = _Segment(self._clock.now(), base=len(self.token_ids))
+        request = self._request(grant)
+        self._segment = _Segment(self._clock.now(), request.request_id, base=len(self.token_ids))
         try:
-            generation = await grant.engine.generate(self._request(grant), self._on_tokens)
+            generation = await grant.engine.generate(request, self._on_tokens)
         except EngineRejected as exc:
             self._clock.parts.engine_stall += self._clock.now() - self._segment.started
             raise TrajectoryEnded(Ending(StopReason.ENGINE_FAILED, str(exc))) from exc
@@ -130,7 +165,17 @@ class StepGeneration:
         except asyncio.CancelledError:
             self._account_cancelled()
             raise
+        finally:
+            await self._end_segment()
         return self._account(grant, generation)
+
+    async def _end_segment(self) -> None:
+        """The request is over, so an abort that is under way has nothing left to wait for."""
+        self._segment.request_id = None
+        abort, self._abort = self._abort, None
+        if abort is not None:
+            abort.cancel()
+            await asyncio.wait({abort})
 
     def _request(self, grant: Grant) -> GenerationRequest:
         order, engine = self._order, self._services.engine
@@ -141,6 +186,7 @@ class StepGeneration:
             sampling=self._sampling(),
             priority=grant.priority,
             json_schema=order.prompt.json_schema,
+            ignore_end=order.prompt.step_tokens is not None,
             deadline_s=engine.step_deadline_s,
             first_token_deadline_s=engine.token_deadline_s,
         )
@@ -183,8 +229,13 @@ class StepGeneration:
         base = ledger.decode_base_s(grant.worker_id, fresh)
         self._clock.add_generation(generation.prefill_s, generation.decode_s, base)
         self._finish = generation.finish_reason
-        if generation.finish_reason is FinishReason.ABORT:
+        if generation.finish_reason is not FinishReason.ABORT:
+            self._stopping = False  # it was done before the engine heard of the abort
+            return None
+        if not self._stopping:
             return EngineUnavailable(f"{grant.worker_id} aborted the generation")
+        spent = self._clock.now() - self._segment.started - generation.prefill_s - generation.decode_s
+        self._clock.parts.preemption += max(0.0, spent)
         return None
 
     def _account_cancelled(self) -> None:
@@ -196,7 +247,7 @@ class StepGeneration:
 
     def _is_complete(self) -> bool:
         """An engine can die between a step's last token and its farewell; then nothing is missing."""
-        if self._constrained or not self.token_ids:
+        if not self._resumable or not self.token_ids:
             return False
         if self.token_ids[-1] in self._services.tokenizer.end_ids:
             self._finish = FinishReason.STOP
@@ -225,23 +276,35 @@ class StepGeneration:
         if self._interruptions > self._services.engine.max_interruptions:
             detail = f"step {self._step_index} failed on {self._interruptions} engines, at last: {failure}"
             raise TrajectoryEnded(Ending(StopReason.ENGINE_FAILED, detail))
-        if self._constrained:
-            self._drop_after(0)
+        self._keep_or_drop()
         pause = min(MAX_BACKOFF_S, RETRY_BACKOFF_S * 2 ** (self._interruptions - 1))
         paused = self._clock.now()
         try:
             await asyncio.sleep(pause)
         finally:
             self._clock.parts.engine_stall += self._clock.now() - paused
+        self._post_interrupted(grant, _interrupt_reason(failure))
+
+    def _give_way(self, grant: Grant) -> None:
+        self._preemptions += 1
+        self._waits_preempted = True
+        self._keep_or_drop()
+        self._post_interrupted(grant, InterruptReason.PREEMPTED)
+
+    def _post_interrupted(self, grant: Grant, reason: InterruptReason) -> None:
         self._services.link.post(
             GenerationInterrupted(
                 trajectory_id=self._order.trajectory_id,
                 worker_id=grant.worker_id,
                 step_index=self._step_index,
                 output_tokens=max(0, len(self.token_ids) - self._segment.base),
-                reason=_interrupt_reason(failure),
+                reason=reason,
             )
         )
+
+    def _keep_or_drop(self) -> None:
+        if not self._resumable:
+            self._drop_after(0)
 
     def _drop_after(self, length: int) -> None:
         del self.token_ids[length:], self.logprobs[length:], self.weight_versions[length:]
@@ -260,14 +323,21 @@ class StepGeneration:
             forced_tokens=len(forced),
             finish_reason=self._finish,
             weight_version=self.weight_versions[-1] if self.weight_versions else 0,
-            constrained=self._constrained,
+            constrained=self._order.prompt.constrained,
             segments=self._segments,
-            preemptions=0,
+            preemptions=self._preemptions,
             tool_calls=(),
             queue_s=self._queue_s,
             prefill_s=self._prefill_s,
             decode_s=self._decode_s,
         )
+
+
+async def _abort(engine: Engine, request_id: str) -> None:
+    """One that fails or takes too long changes nothing: the generation ends in its own way."""
+    with suppress(EngineError, TimeoutError):
+        async with asyncio.timeout(ABORT_DEADLINE_S):
+            await engine.abort(request_id)
 
 
 def _interrupt_reason(failure: EngineError) -> InterruptReason:

@@ -63,6 +63,8 @@ class TrajectoryRun:
         self._pending: StepRecord | None = None
         """A step whose generation is journalled but not its observation."""
         self._generation: StepGeneration | None = None
+        self._preempted_early = False
+        """The grant was taken back before this coroutine came to ask for it."""
         self._requested: Ending | None = None
         self._scope: asyncio.Timeout | None = None
 
@@ -92,6 +94,16 @@ class TrajectoryRun:
         self._requested = ending
         if self._scope is not None and not self._scope.expired():
             self._scope.reschedule(asyncio.get_running_loop().time())
+
+    def preempt(self) -> None:
+        """Give the slot back as soon as the engine lets go, and wait for the next grant.
+
+        For whoever gave the grant: between that and ``StepGenerated`` or ``GenerationInterrupted`` only.
+        """
+        if self._generation is None:
+            self._preempted_early = True
+        else:
+            self._generation.preempt()
 
     def restore(self, entries: Sequence[JournalEntry]) -> None:
         """Take over what an earlier process journalled. Before ``run``, and only then.
@@ -189,6 +201,9 @@ class TrajectoryRun:
             max_new_tokens=self._tokens_for_next_step(),
         )
         self._generation = generation
+        if self._preempted_early:
+            generation.preempt()
+            self._preempted_early = False
         await generation.run()
         step = self._take_step(generation)
         self._pending = step
@@ -312,7 +327,10 @@ class TrajectoryRun:
     def _tokens_for_next_step(self) -> int:
         limits = self.order.limits
         left = limits.max_tokens - self._buffer.sampled_tokens
-        return min(limits.max_tokens_per_step, left, self._context_left())
+        wanted, recorded = limits.max_tokens_per_step, self.order.prompt.step_tokens
+        if recorded is not None and len(self._steps) < len(recorded):
+            wanted = recorded[len(self._steps)]
+        return min(wanted, left, self._context_left())
 
     def _context_left(self) -> int:
         forced = len(self.order.prompt.forced_ids)

@@ -30,6 +30,18 @@ class PreparedPrompt:
     json_schema: Mapping[str, Json] | None
     parser: ToolCallParser
     metadata: Mapping[str, Json]
+    step_tokens: Sequence[int] | None = None
+    """Of a replay: what each step samples, with the end of the turn suppressed."""
+
+    @property
+    def constrained(self) -> bool:
+        """Whether sampling is restricted: by a grammar, or never to end."""
+        return self.json_schema is not None or self.step_tokens is not None
+
+    @property
+    def resumable(self) -> bool:
+        """Whether a generation can go on from its partial output; a grammar starts from its beginning."""
+        return self.json_schema is None
 
 
 @dataclass(frozen=True, slots=True)

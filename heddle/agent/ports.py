@@ -32,6 +32,8 @@ class EngineCapabilities:
 
     json_schema: bool = False
     """Can restrict a generation to a JSON schema."""
+    ignore_end: bool = False
+    """Can generate on past the end of the turn."""
     prefix_warmup: bool = False
     kv_transfer: bool = False
     native_priority: bool = False
@@ -50,6 +52,9 @@ class GenerationRequest:
     sampling: SamplingParams
     priority: float = 0.0
     json_schema: Mapping[str, Json] | None = None
+    ignore_end: bool = False
+    """Never sample an id that ends the turn, so that exactly ``max_new_tokens`` come: for replays of
+    recorded lengths. Logprobs are still those of the unrestricted model."""
     deadline_s: float = 600.0
     """Wall-clock bound on the whole generation, measured from the call."""
     first_token_deadline_s: float = 300.0
@@ -211,11 +216,24 @@ class ToolInvoker(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Replay:
+    """Recorded lengths to be generated again, whatever the model would say.
+
+    Step ``i`` samples exactly ``output_tokens[i]`` and then makes the calls ``calls[i]``, which take the
+    place of those that would be parsed from the text. Equal lengths, at least one step.
+    """
+
+    output_tokens: tuple[int, ...]
+    calls: tuple[tuple[ToolCall, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EnvironmentStart:
     """How an episode opens."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
+    replay: Replay | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,16 @@ class ToolUseRequest(_Strict):
     """Force every step to be one well-formed tool call, where the engine can; steps say so."""
 
 
+class PriorityRequest(_Strict):
+    """What a batch may claim against others that wait at the same workers."""
+
+    weight: float = Field(default=1.0, gt=0.0, le=1000.0)
+    """Share of the grants, relative to the other batches."""
+    deadline_s: float | None = Field(default=None, gt=0.0, le=30 * 86_400.0)
+    """Seconds from the submission; as it comes nearer the batch gets more than its share. A wish, not a
+    limit: nothing is ended by it."""
+
+
 class BatchRequest(_Strict):
     """``POST /v1/batches``."""
 
@@ -76,6 +86,7 @@ class BatchRequest(_Strict):
     sampling: SamplingRequest = SamplingRequest()
     limits: LimitsRequest = LimitsRequest()
     tools: ToolUseRequest = ToolUseRequest()
+    priority: PriorityRequest = PriorityRequest()
 
 
 class WorkerRequest(_Strict):

@@ -21,6 +21,17 @@ class Generate:
 
 
 @dataclass(frozen=True, slots=True)
+class Preempt:
+    """Interrupt the trajectory's generation on this worker, keeping what it sampled.
+
+    Its slot is free when ``GenerationInterrupted`` says so, or ``StepGenerated`` where it was done first.
+    """
+
+    trajectory_id: TrajectoryId
+    worker_id: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """End the trajectory for this reason; a ``TrajectoryFinished`` must follow."""
 
@@ -43,4 +54,4 @@ class StopWorker:
     worker_id: WorkerId
 
 
-Command: TypeAlias = Generate | Cancel | StartWorker | StopWorker
+Command: TypeAlias = Generate | Preempt | Cancel | StartWorker | StopWorker

@@ -6,24 +6,48 @@ trajectory and worker events. It asks the scheduler for ranks and the placer for
 
 from __future__ import annotations
 
-from heddle.control.commands import Cancel, Command, Generate, StopWorker
+from dataclasses import dataclass, field
+
+from heddle.control.commands import Cancel, Command, Generate, Preempt, StopWorker
+from heddle.control.guard import GuardRules, MemoryGuard
 from heddle.control.ports import Placer, Scheduler
+from heddle.control.preemption import Preemption, PreemptionRules
 from heddle.control.state import ControlState, TrajectoryState, WorkerState
 from heddle.types import StopReason, TrajectoryPhase, WorkerPhase
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchRules:
+    """What holds whichever scheduler ranks."""
+
+    preemption: PreemptionRules = field(default_factory=PreemptionRules)
+    guard: GuardRules = field(default_factory=GuardRules)
+    ageing_per_s: float = 0.0
+    """Added to a rank for each second of waiting, in the scheduler's units. Right for a stream that never
+    ends; a synchronous batch ends anyway, and only its last trajectory counts."""
+
+
+DEFAULT_RULES = DispatchRules()
 
 
 class Dispatcher:
     """Moves trajectories; every method leaves the state consistent up to the ``serve`` that must follow."""
 
-    def __init__(self, state: ControlState, scheduler: Scheduler, placer: Placer) -> None:
+    def __init__(
+        self, state: ControlState, scheduler: Scheduler, placer: Placer, rules: DispatchRules
+    ) -> None:
         self._state = state
         self._scheduler = scheduler
         self._placer = placer
+        self._ageing_per_s = rules.ageing_per_s
+        self._preemption = Preemption(state, scheduler, rules.preemption)
+        self.guard = MemoryGuard(state, rules.guard)
 
     def admit(self, trajectory: TrajectoryState, now: float) -> None:
         """It wants its next step: it joins the queue at the end of the line."""
         self._state.arrivals += 1
         trajectory.arrival = self._state.arrivals
+        trajectory.admitted_at = now
         self.wait(trajectory, now)
 
     def wait(self, trajectory: TrajectoryState, now: float) -> None:
@@ -40,9 +64,18 @@ class Dispatcher:
             return self._retire(worker)
         if worker.phase is not WorkerPhase.READY or self._state.paused:
             return []
+        for trajectory in self.guard.returning(worker, now):
+            self._join_queue(trajectory, now)
         commands: list[Command] = []
         while worker.running < worker.slots and worker.queue:
+            contender = self._state.trajectories[worker.queue.peek().trajectory_id]
+            if not self.guard.admits(contender, worker, now):
+                return commands
             commands.append(self._start_next(worker, now))
+        victim = self._preemption.victim(worker, now)
+        if victim is not None:
+            worker.preempting = victim.trajectory_id
+            commands.append(Preempt(victim.trajectory_id, worker.worker_id))
         return commands
 
     def serve_all(self, now: float) -> list[Command]:
@@ -60,7 +93,7 @@ class Dispatcher:
 
         The caller must set its next phase.
         """
-        self._state.free_slot(worker)
+        self._state.free_slot(trajectory, worker)
         if worker.phase is not WorkerPhase.READY:
             self._state.set_home(trajectory, None)
 
@@ -84,6 +117,7 @@ class Dispatcher:
         """
         cold = list(self._state.unplaced.values())
         for worker in self._state.ready:
+            # Those held back have computed something, so they stay.
             waiting = (self._state.trajectories[name] for name in worker.queue.ids())
             cold.extend(trajectory for trajectory in waiting if not trajectory.warm)
         cold.sort(key=_by_arrival)
@@ -102,6 +136,15 @@ class Dispatcher:
         trajectory.cancel_reason = reason
         return [Cancel(trajectory.trajectory_id, reason, detail)]
 
+    def rank_anew(self, trajectory: TrajectoryState, now: float) -> None:
+        """What its rank follows from has changed; its place among equals stays."""
+        if trajectory.worker_id is None:
+            return
+        queue = self._state.workers[trajectory.worker_id].queue
+        if trajectory.trajectory_id in queue:
+            queue.remove(trajectory.trajectory_id, trajectory.batch_id)
+            self._join_queue(trajectory, now)
+
     def _join_queue(self, trajectory: TrajectoryState, now: float) -> None:
         if trajectory.worker_id is None:
             if not self._state.ready:
@@ -112,16 +155,20 @@ class Dispatcher:
             home = self._state.workers[chosen]
         else:
             home = self._state.workers[trajectory.worker_id]
-        priority = self._scheduler.priority(trajectory, now)
-        home.queue.push(trajectory.trajectory_id, priority, trajectory.arrival)
+        if trajectory.held_back:
+            home.parked.push(trajectory.trajectory_id, trajectory.context_tokens, trajectory.arrival)
+            return
+        # All age alike, so the order of two never changes while they wait: when each came is enough.
+        aged = self._ageing_per_s * trajectory.admitted_at
+        trajectory.rank = self._scheduler.priority(trajectory, now) - aged
+        home.queue.push(trajectory.trajectory_id, trajectory.batch_id, trajectory.rank, trajectory.arrival)
 
     def _start_next(self, worker: WorkerState, now: float) -> Generate:
-        trajectory_id, priority = worker.queue.pop()
+        batch_id = worker.queue.peek().batch_id
+        trajectory_id, _, rank = worker.queue.pop(self._state.batches[batch_id].share, now)
         trajectory = self._state.trajectories[trajectory_id]
         self._state.occupy_slot(trajectory, worker, now)
-        return Generate(
-            trajectory_id, worker.worker_id, trajectory.steps_done, priority, trajectory.prediction
-        )
+        return Generate(trajectory_id, worker.worker_id, trajectory.steps_done, rank, trajectory.prediction)
 
     def _retire(self, worker: WorkerState) -> list[Command]:
         """Order a drained worker to stop, once. One that was given up is forgotten with the order.

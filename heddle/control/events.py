@@ -36,6 +36,12 @@ class TrajectorySpec:
     steps_done: int = 0
     between: bool = False
     """Its last step is generated but not yet observed: its tools run first, then it wants a slot."""
+    max_tokens_per_step: int | None = None
+    preemptible: bool = True
+    """Whether a generation of it can go on from its partial output. One under a grammar cannot: it would
+    start its step afresh, so it is left alone."""
+    known_total_tokens: int | None = None
+    """Sampled tokens at its end, where it is a replay of something recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,10 @@ class BatchSubmitted:
 
     batch_id: BatchId
     trajectories: tuple[TrajectorySpec, ...]
+    weight: float = 1.0
+    """Share of each worker's grants, relative to the other batches that wait there."""
+    deadline_s: float | None = None
+    """Seconds from now until it should be done; negative where that has passed already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +151,9 @@ class WorkerReady:
     worker_id: WorkerId
     slots: int
     kv_capacity_tokens: int | None
+    prefix_capacity_tokens: int | None = None
+    """What it can keep of trajectories between their steps: more than its KV cache where it swaps prefixes
+    out to the host's memory, and the same where this is ``None``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,12 +44,13 @@ class _Census:
     def __init__(self, state: ControlState) -> None:
         self._state = state
         self._waits_at: dict[TrajectoryId, WorkerId] = {}
+        self._kv_tokens: Counter[WorkerId] = Counter()
         self._residents: Counter[WorkerId] = Counter()
         self._running: Counter[WorkerId] = Counter()
         self._waiting: Counter[WorkerId] = Counter()
         self._phases: Counter[tuple[BatchId, TrajectoryPhase]] = Counter()
         for worker in state.workers.values():
-            for name in worker.queue.ids():
+            for name in (*worker.queue.ids(), *worker.parked.ids()):
                 if name in self._waits_at:
                     _violated(f"{name} waits both at {self._waits_at[name]} and at {worker.worker_id}")
                 if name not in state.trajectories:
@@ -76,6 +77,10 @@ class _Census:
                 _violated(f"{name} generates nowhere")
         elif home is not None and home.phase is not WorkerPhase.READY:
             _violated(f"{name} is idle on {home_id}, which is {home.phase}")
+        if trajectory.holds_kv and (trajectory.held_back or home is None):
+            _violated(f"{name} holds memory of {home_id} that it may not hold")
+        if waits and home is not None and trajectory.held_back != (name in home.parked):
+            _violated(f"{name} is held back exactly where it is not parked")
         batch = state.batches.get(trajectory.batch_id)
         if batch is None or name not in batch.open:
             _violated(f"{name} belongs to no batch")
@@ -86,7 +91,8 @@ class _Census:
         if trajectory.worker_id is not None:
             self._residents[trajectory.worker_id] += 1
             self._running[trajectory.worker_id] += trajectory.phase is TrajectoryPhase.GENERATING
-            self._waiting[trajectory.worker_id] += _waits(trajectory)
+            self._waiting[trajectory.worker_id] += _waits(trajectory) and not trajectory.held_back
+            self._kv_tokens[trajectory.worker_id] += trajectory.holds_kv * trajectory.context_tokens
 
     def check_worker(self, worker: WorkerState) -> None:
         """Counters equal the sets, slots are never exceeded, and no slot idles while somebody waits."""
@@ -99,6 +105,14 @@ class _Census:
             _violated(f"{name} runs {worker.running} in {worker.slots} slots")
         if worker.excess and worker.excess != worker.running - worker.slots:
             _violated(f"{name} is allowed {worker.excess} above its slots and needs fewer")
+        if worker.kv_tokens != self._kv_tokens[name]:
+            _violated(f"{name} counts {worker.kv_tokens} tokens of memory, held are {self._kv_tokens[name]}")
+        if worker.holders.keys() != {t for t, state in worker.residents.items() if state.holds_kv}:
+            _violated(f"{name} does not know who holds its memory")
+        if worker.running != len(worker.generating):
+            _violated(f"{name} counts {worker.running} running and knows {len(worker.generating)}")
+        if worker.preempting is not None and worker.preempting not in worker.generating:
+            _violated(f"{name} waits for the interruption of {worker.preempting}, which does not run there")
         if worker.phase is WorkerPhase.STOPPED:
             _violated(f"{name} is stopped but still remembered")
         if worker.stop_ordered and worker.running:
@@ -106,8 +120,18 @@ class _Census:
         if worker.phase is WorkerPhase.DRAINING and not worker.running and not worker.stop_ordered:
             _violated(f"{name} is drained but was not ordered to stop")
         serves = worker.phase is WorkerPhase.READY and not self._state.paused
-        if serves and worker.running < worker.slots and worker.waiting:
+        if serves and worker.running < worker.slots and worker.waiting and not self._lacks_memory(worker):
             _violated(f"{name} has a free slot while {worker.waiting} wait for one")
+        if serves and not worker.running and worker.parked:
+            _violated(f"{name} is idle while {len(worker.parked)} are held back")
+
+    def _lacks_memory(self, worker: WorkerState) -> bool:
+        """Whether something runs and the next in line does not fit beside it."""
+        head = self._state.trajectories[worker.queue.peek().trajectory_id]
+        limit = worker.kv_limit_tokens
+        if limit is None or head.holds_kv or not worker.running:
+            return False
+        return worker.kv_tokens + head.context_tokens > limit
 
     def check_batch(self, batch: BatchState) -> None:
         """A batch is remembered exactly as long as it has open trajectories, and counts them right."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from heddle.control import queries
 from heddle.control.commands import Command
-from heddle.control.dispatch import Dispatcher
+from heddle.control.dispatch import DEFAULT_RULES, Dispatcher, DispatchRules
 from heddle.control.events import (
     BatchCancelled,
     BatchSubmitted,
@@ -52,10 +52,11 @@ class ControlPlane:
         allocator: Allocator,
         migration: MigrationPlanner,
         predictor: LengthPredictor,
+        rules: DispatchRules = DEFAULT_RULES,
     ) -> None:
         self.state = ControlState()
         """For reading and for ``check_invariants``."""
-        self._dispatcher = Dispatcher(self.state, scheduler, placer)
+        self._dispatcher = Dispatcher(self.state, scheduler, placer, rules)
         self._trajectories = TrajectoryEvents(self.state, self._dispatcher, predictor, migration)
         self._workers = WorkerEvents(self.state, self._dispatcher, allocator)
 
@@ -77,7 +78,7 @@ class ControlPlane:
             case ToolsFinished():
                 return self._trajectories.tools_finished(event, now)
             case LengthPredicted():
-                return self._trajectories.length_predicted(event)
+                return self._trajectories.length_predicted(event, now)
             case TrajectoryEnding():
                 return self._trajectories.trajectory_ending(event, now)
             case TrajectoryFinished():
@@ -87,7 +88,7 @@ class ControlPlane:
             case BatchSubmitted():
                 return self._trajectories.batch_submitted(event, now)
             case BatchCancelled():
-                return self._trajectories.batch_cancelled(event)
+                return self._trajectories.batch_cancelled(event, now)
             case DispatchPaused():
                 return self._pause()
             case DispatchResumed():

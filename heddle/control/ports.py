@@ -20,7 +20,24 @@ class Scheduler(Protocol):
     def name(self) -> str: ...
 
     def priority(self, trajectory: TrajectoryView, now: float) -> float:
-        """Rank of a waiting trajectory, fixed while it waits; larger runs sooner, ties by arrival."""
+        """Rank of a waiting trajectory, fixed while it waits; larger runs sooner, ties by arrival.
+
+        Asked again when its prediction changes.
+        """
+        ...
+
+    @property
+    def margin(self) -> float | None:
+        """By how much a waiting trajectory must outrank a running one to take its slot.
+
+        Strictly by more, in units of ``priority``; ``None`` where nobody is ever preempted.
+        """
+        ...
+
+    @property
+    def predictive(self) -> bool:
+        """Whether priorities follow from predictions. Without one a trajectory is ranked by a guess, which
+        is good enough to wait by, but not to interrupt anybody or to be interrupted."""
         ...
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from heddle.control.state import ControlState, IgnoreReason, TrajectoryState
+from heddle.control.state import ControlState, IgnoreReason, TrajectoryState, WorkerState
 from heddle.errors import NotFound
 from heddle.types import StopReason, TrajectoryId, TrajectoryPhase, WorkerId, WorkerPhase
 
@@ -83,28 +83,51 @@ def _reason(state: ControlState, trajectory: TrajectoryState) -> tuple[str, int 
         case TrajectoryPhase.QUEUED:
             return _waiting_reason(state, trajectory)
         case TrajectoryPhase.GENERATING:
-            return f"step {trajectory.steps_done} generates on {trajectory.worker_id}", None
+            return _generating_reason(state, trajectory), None
         case TrajectoryPhase.ENDING:
             return "its run is over; its reward and its record are being made", None
         case TrajectoryPhase.IN_TOOL:
-            return (
-                f"step {trajectory.steps_done - 1} runs {', '.join(trajectory.tool_names) or 'tools'}",
-                None,
-            )
+            tools = ", ".join(trajectory.tool_names) or "tools"
+            after = "; the memory guard will hold it back after that" if trajectory.held_back else ""
+            return f"step {trajectory.steps_done - 1} runs {tools}{after}", None
         case _:
             return f"step {trajectory.steps_done - 1} is generated and is being read for tool calls", None
+
+
+def _generating_reason(state: ControlState, trajectory: TrajectoryState) -> str:
+    generates = f"step {trajectory.steps_done} generates on {trajectory.worker_id}"
+    if trajectory.worker_id is None:
+        return generates
+    worker = state.workers[trajectory.worker_id]
+    if worker.preempting == trajectory.trajectory_id:
+        return f"{generates} and is being preempted"
+    return generates
 
 
 def _waiting_reason(state: ControlState, trajectory: TrajectoryState) -> tuple[str, int | None]:
     if trajectory.worker_id is None:
         return f"no worker is ready ({_describe_workers(state)})", None
     worker = state.workers[trajectory.worker_id]
-    position, behind = worker.queue.position(trajectory.trajectory_id)
+    if trajectory.held_back:
+        return _memory_reason(worker, trajectory), None
+    position, behind = worker.queue.position(trajectory.trajectory_id, trajectory.batch_id)
     line = "next in line" if behind is None else f"{position} ahead of it, the last of them {behind}"
+    others = worker.queue.others(trajectory.batch_id)
+    if others:
+        line += f", and {others} of other batches take turns with them"
+    if trajectory.preemptions:
+        line = f"preempted, {line}"
     if state.paused:
         return f"dispatch is paused; {line} at {worker.worker_id}", position
+    if worker.running < worker.slots:
+        return f"{worker.worker_id} lacks memory for the next in line; {line}", position
     saturation = f"{worker.running} of {worker.slots} slots of {worker.worker_id} are taken"
     return f"{saturation}; {line}", position
+
+
+def _memory_reason(worker: WorkerState, trajectory: TrajectoryState) -> str:
+    held = f"{worker.kv_tokens} of {worker.prefix_capacity_tokens} tokens of {worker.worker_id} are held"
+    return f"held back by the memory guard until its {trajectory.context_tokens} tokens fit; {held}"
 
 
 def _describe_workers(state: ControlState) -> str:

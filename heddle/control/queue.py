@@ -1,4 +1,4 @@
-"""The queue of one worker: push, pop, remove in O(log n), and nothing else that changes it.
+"""The queue of one batch at one worker: push, pop, remove in O(log n), and nothing else that changes it.
 
 Larger priority first, then smaller arrival. A priority is fixed while its trajectory waits; a removed entry
 stays in the heap until it surfaces or until such entries outnumber the live ones.
@@ -42,15 +42,21 @@ class WaitingQueue:
         self._live[trajectory_id] = entry
         heapq.heappush(self._heap, entry)
 
+    def peek(self) -> tuple[TrajectoryId, float]:
+        """Id and priority of the next one, which goes on waiting."""
+        while True:
+            entry = self._heap[0]
+            # By identity: a trajectory that left and came back has an equal but newer entry.
+            if self._live.get(entry[2]) is entry:
+                return entry[2], -entry[0]
+            heapq.heappop(self._heap)
+
     def pop(self) -> tuple[TrajectoryId, float]:
         """Take out the next one; returns its id and priority."""
-        while True:
-            entry = heapq.heappop(self._heap)
-            trajectory_id = entry[2]
-            # By identity: a trajectory that left and came back has an equal but newer entry.
-            if self._live.get(trajectory_id) is entry:
-                del self._live[trajectory_id]
-                return trajectory_id, -entry[0]
+        trajectory_id, priority = self.peek()
+        heapq.heappop(self._heap)
+        del self._live[trajectory_id]
+        return trajectory_id, priority
 
     def remove(self, trajectory_id: TrajectoryId) -> None:
         """Take out this one, which must wait here."""

@@ -16,7 +16,8 @@ from enum import StrEnum
 
 from heddle.control.commands import Command
 from heddle.control.invariants import check_invariants
-from heddle.control.queue import WaitingQueue
+from heddle.control.parked import ParkingLot
+from heddle.control.shares import Share, SharedQueue
 from heddle.types import (
     BatchId,
     GroupId,
@@ -76,6 +77,31 @@ class TrajectoryState:
     """Set once it was ordered to end: it keeps what it holds but gets nothing more."""
     warm: bool = False
     """Its home has computed some prefix of it, so that moving it would cost a recomputation."""
+    max_tokens_per_step: int | None = None
+    known_total_tokens: int | None = None
+    preemptible: bool = True
+    admitted_at: float = 0.0
+    """When it asked for its current step; interruptions do not change it."""
+    rank: float = 0.0
+    """With which it queued last: the scheduler's priority and what ageing adds."""
+    step_base_tokens: int = 0
+    """``generated_tokens`` when its current step began."""
+    predicted_at_tokens: int = 0
+    """``generated_tokens`` to which ``prediction`` refers."""
+    preemptions: int = 0
+    """Of its current step."""
+    holds_kv: bool = False
+    """Its context counts against the memory of its home."""
+    held_back: bool = False
+    """The guard lets it wait for memory before its next step."""
+
+    @property
+    def predicted_remaining_tokens(self) -> float | None:
+        """See ``TrajectoryView``."""
+        if self.prediction is None:
+            return None
+        since = self.generated_tokens - self.predicted_at_tokens
+        return max(0.0, self.prediction.remaining_tokens - since)
 
 
 @dataclass(slots=True, eq=False)
@@ -91,11 +117,26 @@ class WorkerState:
     excess: int = 0
     """Generations above ``slots`` that a worker which came back smaller may still have to see out."""
     kv_capacity_tokens: int | None = None
+    prefix_capacity_tokens: int | None = None
+    """Context that it can keep, of what runs and of what comes back."""
+    kv_limit_tokens: float | None = None
+    """Share of it that the guard lets trajectories hold; ``None`` where nothing is guarded."""
+    kv_tokens: int = 0
+    """Context of all residents that hold some of its memory."""
+    seconds_per_token: float | None = None
+    """Of one generation among others, prefill included; a running mean."""
+    preempting: TrajectoryId | None = None
+    """Whose interruption was ordered and has not come yet; one at a time."""
     given_up: bool = False
     """It is lost and nobody will start it again."""
     stop_ordered: bool = False
     residents: dict[TrajectoryId, TrajectoryState] = field(default_factory=dict)
-    queue: WaitingQueue = field(default_factory=WaitingQueue)
+    generating: dict[TrajectoryId, TrajectoryState] = field(default_factory=dict)
+    holders: dict[TrajectoryId, TrajectoryState] = field(default_factory=dict)
+    """Residents that hold some of its memory; no more than fit, however many wait."""
+    queue: SharedQueue = field(default_factory=SharedQueue)
+    parked: ParkingLot = field(default_factory=ParkingLot)
+    """Residents that want a slot and are held back by the guard."""
 
     @property
     def resident(self) -> int:
@@ -118,6 +159,7 @@ class BatchState:
     """One batch that has open trajectories."""
 
     batch_id: BatchId
+    share: Share = field(default_factory=Share)
     open: dict[TrajectoryId, TrajectoryState] = field(default_factory=dict)
     phases: Counter[TrajectoryPhase] = field(default_factory=Counter)
     """Trajectories by phase, the finished ones included."""
@@ -185,8 +227,9 @@ class ControlState:
     def set_home(self, trajectory: TrajectoryState, worker: WorkerState | None) -> None:
         """Make it a resident of ``worker``, or of none; it must not run and not wait in a queue."""
         if trajectory.worker_id is not None:
+            self.release_kv(trajectory)
             del self.workers[trajectory.worker_id].residents[trajectory.trajectory_id]
-        trajectory.warm = False
+        trajectory.warm = trajectory.held_back = False
         if worker is None:
             trajectory.worker_id = None
             return
@@ -198,22 +241,55 @@ class ControlState:
         """It generates on its home, in one of its slots."""
         self.set_phase(trajectory, TrajectoryPhase.GENERATING, now)
         trajectory.warm = True
+        self.hold_kv(trajectory)
+        worker.generating[trajectory.trajectory_id] = trajectory
         worker.running += 1
         self.dispatched_total += 1
 
-    def free_slot(self, worker: WorkerState) -> None:
-        """A generation on this worker is over."""
+    def free_slot(self, trajectory: TrajectoryState, worker: WorkerState) -> None:
+        """Its generation on this worker is over."""
+        del worker.generating[trajectory.trajectory_id]
+        if worker.preempting == trajectory.trajectory_id:
+            worker.preempting = None
         worker.running -= 1
         worker.excess = max(0, min(worker.excess, worker.running - worker.slots))
+
+    def hold_kv(self, trajectory: TrajectoryState) -> None:
+        """Its context counts against the memory of its home from now on."""
+        if not trajectory.holds_kv and trajectory.worker_id is not None:
+            trajectory.holds_kv = True
+            home = self.workers[trajectory.worker_id]
+            home.holders[trajectory.trajectory_id] = trajectory
+            home.kv_tokens += trajectory.context_tokens
+
+    def release_kv(self, trajectory: TrajectoryState) -> None:
+        """Its home may evict what it computed of it."""
+        if trajectory.holds_kv and trajectory.worker_id is not None:
+            trajectory.holds_kv = False
+            home = self.workers[trajectory.worker_id]
+            del home.holders[trajectory.trajectory_id]
+            home.kv_tokens -= trajectory.context_tokens
+
+    def grow(self, trajectory: TrajectoryState, context_tokens: int, generated_tokens: int = 0) -> None:
+        """Its context became longer by ``context_tokens``, of which it generated some."""
+        trajectory.context_tokens += context_tokens
+        trajectory.generated_tokens += generated_tokens
+        if trajectory.holds_kv and trajectory.worker_id is not None:
+            self.workers[trajectory.worker_id].kv_tokens += context_tokens
 
     def leave_queue(self, trajectory: TrajectoryState) -> None:
         """Take it out of the queue or the pool in which it waits, if it waits anywhere."""
         if trajectory.phase is not TrajectoryPhase.QUEUED or trajectory.cancel_reason is not None:
             return
+        name = trajectory.trajectory_id
         if trajectory.worker_id is None:
-            del self.unplaced[trajectory.trajectory_id]
+            del self.unplaced[name]
+            return
+        home = self.workers[trajectory.worker_id]
+        if name in home.parked:
+            home.parked.remove(name)
         else:
-            self.workers[trajectory.worker_id].queue.remove(trajectory.trajectory_id)
+            home.queue.remove(name, trajectory.batch_id)
 
     def drop_trajectory(self, trajectory: TrajectoryState, reason: StopReason, now: float) -> None:
         """Forget a finished trajectory, which must hold nothing any more but its home."""
@@ -225,6 +301,8 @@ class ControlState:
         del batch.open[trajectory.trajectory_id]
         if not batch.open:
             del self.batches[batch.batch_id]
+            for worker in self.workers.values():
+                worker.queue.forget(batch.batch_id)
 
     # -------------------------------------------------------------------------------------- workers
 

@@ -21,8 +21,10 @@ from heddle.control.events import (
     TrajectorySpec,
 )
 from heddle.control.ports import LengthPredictor, MigrationPlanner, MigrationProposal
+from heddle.control.preemption import observe_rate
+from heddle.control.shares import Share
 from heddle.control.state import BatchState, ControlState, IgnoreReason, TrajectoryState
-from heddle.types import BatchId, StopReason, TrajectoryPhase, TrajectoryStatus, WorkerPhase
+from heddle.types import BatchId, InterruptReason, StopReason, TrajectoryPhase, TrajectoryStatus, WorkerPhase
 
 NO_WORKER_LEFT = "every worker has failed for good and none is left to start"
 """Detail of the orders that end trajectories which no worker can ever serve."""
@@ -59,14 +61,15 @@ class TrajectoryEvents:
             state.ignore(IgnoreReason.DUPLICATE_TRAJECTORY)
         if not fresh:
             return []
-        batch = BatchState(event.batch_id)
+        share = Share(event.weight, event.deadline_s, submitted_at=now)
+        batch = BatchState(event.batch_id, share)
         state.batches[event.batch_id] = batch
         hopeless = state.hopeless
         commands: list[Command] = []
         for spec in fresh.values():
             trajectory = _new_trajectory(spec, event.batch_id, now)
             state.add_trajectory(trajectory, batch)
-            trajectory.prediction = self._predictor.predict(trajectory)
+            self._predict(trajectory)
             if spec.between:
                 state.set_phase(trajectory, TrajectoryPhase.BETWEEN, now)
             else:
@@ -75,17 +78,21 @@ class TrajectoryEvents:
                 commands += self._dispatcher.cancel(trajectory, StopReason.ENGINE_FAILED, NO_WORKER_LEFT)
         return commands + self._dispatcher.serve_all(now)
 
-    def batch_cancelled(self, event: BatchCancelled) -> list[Command]:
-        """Order the end of every open trajectory that was not ordered to end already."""
+    def batch_cancelled(self, event: BatchCancelled, now: float) -> list[Command]:
+        """Order the end of every open trajectory that was not ordered to end already.
+
+        Who was next in line may have been one of them: others move up.
+        """
         batch = self._state.batches.get(event.batch_id)
         if batch is None:
             return self._state.ignore(IgnoreReason.UNKNOWN_BATCH)
         detail = f"batch {event.batch_id} was cancelled"
-        return [
+        commands = [
             command
             for trajectory in batch.open.values()
             for command in self._dispatcher.cancel(trajectory, event.reason, detail)
         ]
+        return commands + self._dispatcher.serve_all(now)
 
     # -------------------------------------------------------------------------------- trajectories
 
@@ -96,14 +103,16 @@ class TrajectoryEvents:
         if trajectory is None or misfit is not None:
             return self._state.ignore(misfit or IgnoreReason.UNKNOWN_TRAJECTORY)
         worker = self._state.workers[event.worker_id]
+        observe_rate(worker, event.output_tokens, now - trajectory.phase_since)
         self._dispatcher.end_generation(trajectory, worker)
         self._state.set_phase(trajectory, TrajectoryPhase.BETWEEN, now)
-        trajectory.context_tokens += event.forced_tokens + event.output_tokens
-        trajectory.generated_tokens += event.output_tokens
+        self._state.grow(trajectory, event.forced_tokens + event.output_tokens, event.output_tokens)
         trajectory.steps_done += 1
+        trajectory.step_base_tokens = trajectory.generated_tokens
+        trajectory.preemptions = 0
         self._predictor.observe_step(trajectory)
-        # A predictor that knows nothing does not erase what somebody else knew.
-        trajectory.prediction = self._predictor.predict(trajectory) or trajectory.prediction
+        self._predict(trajectory)
+        self._dispatcher.guard.relieve(worker)
         return self._dispatcher.serve(worker, now)
 
     def generation_interrupted(self, event: GenerationInterrupted, now: float) -> list[Command]:
@@ -113,9 +122,10 @@ class TrajectoryEvents:
         if trajectory is None or misfit is not None:
             return self._state.ignore(misfit or IgnoreReason.UNKNOWN_TRAJECTORY)
         worker = self._state.workers[event.worker_id]
+        observe_rate(worker, event.output_tokens, now - trajectory.phase_since)
         self._dispatcher.end_generation(trajectory, worker)
-        trajectory.context_tokens += event.output_tokens
-        trajectory.generated_tokens += event.output_tokens
+        self._state.grow(trajectory, event.output_tokens, event.output_tokens)
+        trajectory.preemptions += event.reason is InterruptReason.PREEMPTED
         self._dispatcher.wait(trajectory, now)
         commands = self._dispatcher.serve(worker, now)
         if trajectory.worker_id not in (None, worker.worker_id):
@@ -133,9 +143,14 @@ class TrajectoryEvents:
             return self._state.ignore(IgnoreReason.WRONG_STEP)
         self._state.set_phase(trajectory, TrajectoryPhase.IN_TOOL, now)
         trajectory.tool_names = event.tool_names
+        home = None if trajectory.worker_id is None else self._state.workers[trajectory.worker_id]
         for proposal in self._migration.propose((trajectory,), self._state.ready, now):
             self._consider(proposal)
-        return []
+        if home is None:
+            return []
+        # What it holds may go now, or has gone with it: somebody who lacked memory may start.
+        self._dispatcher.guard.relieve(home)
+        return self._dispatcher.serve(home, now)
 
     def tools_finished(self, event: ToolsFinished, now: float) -> list[Command]:
         """The observation is appended: it queues for its next step."""
@@ -147,12 +162,12 @@ class TrajectoryEvents:
         if event.step_index != trajectory.steps_done - 1:
             return self._state.ignore(IgnoreReason.WRONG_STEP)
         trajectory.tool_names = ()
-        trajectory.context_tokens += event.appended_tokens
+        self._state.grow(trajectory, event.appended_tokens)
         self._dispatcher.admit(trajectory, now)
         return self._dispatcher.serve_home(trajectory, now)
 
-    def length_predicted(self, event: LengthPredicted) -> list[Command]:
-        """Take over an estimate from outside, unless a newer one is known."""
+    def length_predicted(self, event: LengthPredicted, now: float) -> list[Command]:
+        """Take over an estimate from outside, unless a newer one is known; it may change who is next."""
         trajectory = self._state.trajectories.get(event.trajectory_id)
         if trajectory is None:
             return self._state.ignore(IgnoreReason.UNKNOWN_TRAJECTORY)
@@ -163,7 +178,9 @@ class TrajectoryEvents:
         if known is not None and known.made_after_step > made_after:
             return self._state.ignore(IgnoreReason.STALE_PREDICTION)
         trajectory.prediction = event.prediction
-        return []
+        trajectory.predicted_at_tokens = trajectory.step_base_tokens
+        self._dispatcher.rank_anew(trajectory, now)
+        return self._dispatcher.serve_home(trajectory, now)
 
     def trajectory_ending(self, event: TrajectoryEnding, now: float) -> list[Command]:
         """Its slot and its place in a queue go to others while its record is made."""
@@ -180,6 +197,7 @@ class TrajectoryEvents:
             state.leave_queue(trajectory)
         trajectory.tool_names = ()
         state.set_phase(trajectory, TrajectoryPhase.ENDING, now)
+        state.release_kv(trajectory)
         return [] if home is None else self._dispatcher.serve(home, now)
 
     def trajectory_finished(self, event: TrajectoryFinished, now: float) -> list[Command]:
@@ -199,6 +217,13 @@ class TrajectoryEvents:
             self._predictor.forget(trajectory.trajectory_id)
         state.drop_trajectory(trajectory, event.stop_reason, now)
         return [] if home is None else self._dispatcher.serve(home, now)
+
+    def _predict(self, trajectory: TrajectoryState) -> None:
+        """A predictor that knows nothing does not erase what somebody else knew."""
+        prediction = self._predictor.predict(trajectory)
+        if prediction is not None:
+            trajectory.prediction = prediction
+            trajectory.predicted_at_tokens = trajectory.generated_tokens
 
     def _consider(self, proposal: MigrationProposal) -> None:
         """Accept a move if it is still possible. Without a transfer the target computes the prefix anew."""
@@ -227,6 +252,11 @@ def _new_trajectory(spec: TrajectorySpec, batch_id: BatchId, now: float) -> Traj
         steps_done=spec.steps_done,
         queued_at=now,
         phase_since=now,
+        max_tokens_per_step=spec.max_tokens_per_step,
+        known_total_tokens=spec.known_total_tokens,
+        preemptible=spec.preemptible,
+        admitted_at=now,
+        step_base_tokens=spec.generated_tokens,
     )
 
 

@@ -48,6 +48,8 @@ class WorkerEvents:
         # Generations of its former life may not have been reported as interrupted yet.
         worker.excess = max(0, worker.running - worker.slots)
         worker.kv_capacity_tokens = event.kv_capacity_tokens
+        worker.prefix_capacity_tokens = event.prefix_capacity_tokens or event.kv_capacity_tokens
+        self._dispatcher.guard.watch(worker)
         self._state.set_worker_phase(worker, WorkerPhase.READY)
         self._dispatcher.spread(now)
         return self._dispatcher.serve_all(now)

@@ -15,7 +15,7 @@ from typing import Protocol, assert_never
 from heddle.agent.link import Ending, Grant
 from heddle.agent.loop import TrajectoryRun
 from heddle.agent.ports import Engine
-from heddle.control.commands import Cancel, Command, Generate, StartWorker, StopWorker
+from heddle.control.commands import Cancel, Command, Generate, Preempt, StartWorker, StopWorker
 from heddle.control.events import Event
 from heddle.control.log import encode_entry
 from heddle.control.plane import ControlPlane
@@ -105,6 +105,10 @@ class ControlLoop:
         match command:
             case Generate():
                 self._deliver_grant(command)
+            case Preempt():
+                mailbox = self._mailboxes.get(command.trajectory_id)
+                if mailbox is not None:
+                    mailbox.run.preempt()
             case Cancel():
                 mailbox = self._mailboxes.get(command.trajectory_id)
                 if mailbox is not None:

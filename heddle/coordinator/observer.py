@@ -27,6 +27,7 @@ class RunWatcher:
             prompt_tokens=step.prompt_tokens,
             cached_tokens=step.cached_tokens,
             generate_s=step.prefill_s + step.decode_s,
+            preemptions=step.preemptions,
         )
         self._metrics.queue_wait(step.queue_s)
 

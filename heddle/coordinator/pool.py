@@ -99,7 +99,8 @@ class WorkerPool:
         member.running = worker
         if member.worker.restarts:
             self._metrics.worker_restarted(spec.worker_id)
-        self._post(WorkerReady(spec.worker_id, spec.slots, worker.kv_capacity_tokens))
+        capacities = worker.kv_capacity_tokens, worker.prefix_capacity_tokens
+        self._post(WorkerReady(spec.worker_id, spec.slots, *capacities))
         self._publish("worker.ready", spec.worker_id, tp_degree=spec.tp_degree, slots=spec.slots)
 
     def worker_lost(self, worker_id: WorkerId, reason: str, will_restart: bool) -> None:

@@ -17,7 +17,7 @@ from heddle.control.events import TrajectorySpec
 from heddle.environments.registry import EnvironmentRegistry
 from heddle.errors import ConfigError, InvalidRequest
 from heddle.text.constrain import FORCED_PREFIX, tool_call_schema
-from heddle.text.parsers import FencedParser, ToolCallParser, make_parser
+from heddle.text.parsers import FencedParser, ReplayParser, ToolCallParser, make_parser
 from heddle.types import BatchId, GroupId, Json, ToolSpec, TrajectoryId
 
 MAX_TRAJECTORIES_PER_BATCH = 1_000_000
@@ -62,6 +62,7 @@ class PromptPreparer:
         path = f"prompts[{index}]"
         environment = self._environment(request, prompt, path)
         start = _open(environment, prompt, path)
+        self._check_replay(start, request, path)
         constrained = request.tools.constrained and bool(start.tools)
         forced = self.tokenizer.encode(FORCED_PREFIX) if constrained else []
         prompt_ids = self._render(start, path)
@@ -81,9 +82,25 @@ class PromptPreparer:
             prompt_ids=prompt_ids,
             forced_ids=forced,
             json_schema=_schema(start.tools) if constrained else None,
-            parser=_parser(request.tools.parser, start.tools),
+            parser=_parser(request.tools.parser, start),
             metadata=prompt.metadata,
+            step_tokens=None if start.replay is None else start.replay.output_tokens,
         )
+
+    def _check_replay(self, start: EnvironmentStart, request: BatchRequest, path: str) -> None:
+        replay = start.replay
+        if replay is None:
+            return
+        if not self.capabilities.ignore_end:
+            raise InvalidRequest("this engine cannot force lengths", path=f"{path}.environment")
+        if request.tools.constrained:
+            raise InvalidRequest("a replay has its calls recorded", path="tools.constrained")
+        for name, limit, needed in (
+            ("max_steps", request.limits.max_steps, len(replay.output_tokens)),
+            ("max_tokens", request.limits.max_tokens, sum(replay.output_tokens)),
+        ):
+            if limit < needed:
+                raise InvalidRequest(f"{path} replays {needed}, {name} is {limit}", path=f"limits.{name}")
 
     def _render(self, start: EnvironmentStart, path: str) -> list[int]:
         try:
@@ -130,11 +147,13 @@ def _schema(tools: Sequence[ToolSpec]) -> dict[str, Json]:
         raise InvalidRequest(str(exc), path="tools.constrained", code="cannot_constrain") from exc
 
 
-def _parser(name: str, tools: Sequence[ToolSpec]) -> ToolCallParser:
+def _parser(name: str, start: EnvironmentStart) -> ToolCallParser:
     """The parser of this name; a fenced block goes to the first tool that takes ``code``."""
+    if start.replay is not None:
+        return ReplayParser(start.replay.calls)
     if name != "fenced":
         return make_parser(name)
-    for tool in tools:
+    for tool in start.tools:
         properties = tool.parameters.get("properties")
         if isinstance(properties, dict) and "code" in properties:
             return FencedParser(tool=tool.name, argument="code")
@@ -173,13 +192,17 @@ def orders(
 def spec(run: TrajectoryRun) -> TrajectorySpec:
     """The trajectory as the control plane gets to know it."""
     order = run.order
+    limits, recorded = order.limits, order.prompt.step_tokens
     return TrajectorySpec(
         trajectory_id=order.trajectory_id,
         group_id=order.group_id,
         prompt_tokens=len(order.prompt.prompt_ids),
-        max_tokens=order.limits.max_tokens,
+        max_tokens=limits.max_tokens,
         context_tokens=run.context_tokens,
         generated_tokens=run.sampled_tokens,
         steps_done=run.steps_done,
         between=run.between,
+        max_tokens_per_step=limits.max_tokens_per_step if recorded is None else max(recorded),
+        preemptible=order.prompt.resumable,
+        known_total_tokens=None if recorded is None else sum(recorded),
     )

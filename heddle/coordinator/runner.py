@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from heddle.agent.loop import TrajectoryRun
 from heddle.agent.order import LoopServices, PreparedPrompt
-from heddle.api.schemas import BatchRequest
+from heddle.api.schemas import BatchRequest, PriorityRequest
 from heddle.control.events import BatchCancelled, BatchSubmitted
 from heddle.coordinator.batches import OpenBatch
 from heddle.coordinator.broadcast import Broadcaster
@@ -64,7 +64,7 @@ class BatchRunner:
         batch = OpenBatch(stored.batch_id, stored.total, stored.created_at)
         for order in orders(stored.batch_id, request, prompts):
             batch.runs[order.trajectory_id] = TrajectoryRun(self._services, order)
-        await self._launch(batch)
+        await self._launch(batch, request.priority)
 
     async def recover(self) -> int:
         """Go on with what an earlier process left open. Returns the number of trajectories."""
@@ -110,11 +110,11 @@ class BatchRunner:
                 run.restore(await self._store.entries(order.trajectory_id))
                 batch.runs[order.trajectory_id] = run
         resumed = len(batch.runs)
-        await self._launch(batch)
+        await self._launch(batch, request.priority)
         log.info("batch resumed", batch=batch.batch_id, open=resumed, finished=len(done))
         return resumed
 
-    async def _launch(self, batch: OpenBatch) -> None:
+    async def _launch(self, batch: OpenBatch, priority: PriorityRequest) -> None:
         """Tell the control plane of every trajectory in one event, then start the agent loops in slices.
 
         In this order: what an agent loop posts must find its trajectory known. Grants wait in mailboxes.
@@ -123,7 +123,9 @@ class BatchRunner:
         runs = list(batch.runs.items())
         for trajectory_id, run in runs:
             self._control.enrol(trajectory_id, run)
-        self._control.post(BatchSubmitted(batch.batch_id, tuple(spec(run) for _, run in runs)))
+        specs = tuple(spec(run) for _, run in runs)
+        left = None if priority.deadline_s is None else batch.created_at + priority.deadline_s - time.time()
+        self._control.post(BatchSubmitted(batch.batch_id, specs, priority.weight, left))
         if batch.cancelled:
             self._control.post(BatchCancelled(batch.batch_id, StopReason.CANCELLED))
         self._broadcaster.publish("batch.submitted", {"batch_id": batch.batch_id, "total": batch.total})

@@ -63,7 +63,7 @@ class _Flight:
 class FakeEngine:
     """One fake server with ``slots`` places. ``crash`` makes it unavailable for good."""
 
-    capabilities = EngineCapabilities(json_schema=True, prefix_warmup=True)
+    capabilities = EngineCapabilities(json_schema=True, ignore_end=True, prefix_warmup=True)
 
     def __init__(
         self,
@@ -241,8 +241,9 @@ class FakeEngine:
     # --------------------------------------------------------------------------------- sampling
 
     def _sample(self, request: GenerationRequest, prompt: bytes, room: int) -> tuple[list[int], list[float]]:
-        if self._model.script is None:
-            token_ids = self._sample_freely(prompt, request.sampling.seed or 0, room)
+        if request.ignore_end or self._model.script is None:
+            seed = request.sampling.seed or 0
+            token_ids = self._sample_freely(prompt, seed, room, ignore_end=request.ignore_end)
         else:
             token_ids = list(self._model.script(request))[:room]
             if self._model.end_of_turn_id in token_ids:
@@ -251,7 +252,7 @@ class FakeEngine:
             raise EngineRejected("the script gave no token")
         return token_ids, [-0.01 - (token_id % 97) / 50.0 for token_id in token_ids]
 
-    def _sample_freely(self, prompt: bytes, seed: int, room: int) -> list[int]:
+    def _sample_freely(self, prompt: bytes, seed: int, room: int, *, ignore_end: bool) -> list[int]:
         """Each id is a function of a checksum over everything before it."""
         model = self._model
         state = zlib.crc32(prompt, seed)
@@ -261,6 +262,8 @@ class FakeEngine:
             token_id = mixed % model.vocabulary
             if (mixed >> 20) % model.mean_tokens == 0:
                 token_id = model.end_of_turn_id
+            if ignore_end and token_id == model.end_of_turn_id:
+                token_id += 1
             token_ids.append(token_id)
             if token_id == model.end_of_turn_id:
                 break
@@ -329,6 +332,7 @@ class FakeWorker:
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine
         self.kv_capacity_tokens: int | None = engine.kv_capacity_tokens
+        self.prefix_capacity_tokens: int | None = engine.kv_capacity_tokens
         self.stopped = False
 
     async def wait(self) -> str:

@@ -38,7 +38,14 @@ class RunningWorker(Protocol):
     @property
     def pid(self) -> int | None: ...
     @property
-    def kv_capacity_tokens(self) -> int | None: ...
+    def kv_capacity_tokens(self) -> int | None:
+        """What may be in its running batch."""
+        ...
+
+    @property
+    def prefix_capacity_tokens(self) -> int | None:
+        """What it can keep of trajectories between two of their steps, whatever runs included."""
+        ...
 
     async def wait(self) -> str:
         """Return when the worker ends by itself, with a sentence that says how."""

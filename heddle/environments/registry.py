@@ -15,6 +15,7 @@ from heddle.environments.base import ToolEnvironment
 from heddle.environments.code import CodeEnvironment
 from heddle.environments.guess import GuessEnvironment
 from heddle.environments.math import MathEnvironment
+from heddle.environments.replay import ReplayEnvironment
 from heddle.environments.search import SearchEnvironment
 from heddle.errors import ConfigError, InvalidRequest
 from heddle.tools.ports import ToolBackend
@@ -64,7 +65,8 @@ def build_registry(
     ``ConfigError`` with the name and the cause where one cannot be loaded.
     """
     environments: dict[str, Environment] = {}
-    for built_in in (MathEnvironment(), CodeEnvironment(), SearchEnvironment(), GuessEnvironment()):
+    for make in (MathEnvironment, CodeEnvironment, SearchEnvironment, GuessEnvironment, ReplayEnvironment):
+        built_in = make()
         environments[built_in.name] = built_in
     found = entry_points(group=ENTRY_POINT_GROUP) if installed is None else installed
     places = [(point.name, point.value, f"entry point {point.name}") for point in found]

@@ -9,6 +9,8 @@ class Fcfs:
     """Whoever asked for its step first generates first; an interrupted step keeps its place."""
 
     name = "fcfs"
+    margin: float | None = None
+    predictive = False
 
     def priority(self, trajectory: TrajectoryView, now: float) -> float:
         """Earlier arrivals rank higher; nothing else counts."""

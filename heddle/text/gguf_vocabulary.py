@@ -1,4 +1,4 @@
-"""A tokenizer's raw material, read from the metadata of a GGUF file.
+"""A tokenizer's raw material, and what a token weighs, read from the metadata of a GGUF file.
 
 The reader of the ``gguf`` package walks through every vocabulary entry of the file, which takes seconds.
 So what matters is kept beside the model, in ``<model>.vocabulary.json``, valid for that file's size and
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from heddle.errors import ConfigError
+
+_BYTES_PER_NUMBER = 2
 
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 """Token types of the GGUF format; all others are written in the byte alphabet."""
@@ -35,6 +38,8 @@ class GgufVocabulary:
     bos_id: int | None
     eos_id: int
     chat_template: str | None
+    kv_bytes_per_token: int | None
+    """What one token of context takes in an engine's cache at 16 bits; ``None`` where the file lacks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +110,20 @@ def _read_gguf(path: Path) -> GgufVocabulary:
         bos_id=value("tokenizer.ggml.bos_token_id"),
         eos_id=value("tokenizer.ggml.eos_token_id", 0),
         chat_template=value("tokenizer.chat_template"),
+        kv_bytes_per_token=_kv_bytes_per_token(value),
     )
+
+
+def _kv_bytes_per_token(value: Callable[[str], Any]) -> int | None:
+    """Keys and values of all layers. Heads may differ from layer to layer."""
+    family = value("general.architecture")
+    layers, width, heads, kv_heads = (
+        value(f"{family}.{name}")
+        for name in ("block_count", "embedding_length", "attention.head_count", "attention.head_count_kv")
+    )
+    if not (isinstance(layers, int) and isinstance(width, int) and isinstance(heads, int) and kv_heads):
+        return None
+    total_heads = sum(kv_heads) if isinstance(kv_heads, list) else layers * kv_heads
+    key = value(f"{family}.attention.key_length") or width // heads
+    values = value(f"{family}.attention.value_length") or width // heads
+    return int(total_heads * (key + values) * _BYTES_PER_NUMBER)

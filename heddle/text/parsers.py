@@ -44,6 +44,19 @@ class ToolCallParser(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ReplayParser:
+    """The calls of a recording, whatever the text says; steps beyond it make none."""
+
+    calls: tuple[tuple[ToolCall, ...], ...]
+    """By step."""
+
+    def parse(self, text: str, *, step_index: int) -> ParsedTurn:
+        """All of the text is content."""
+        calls = self.calls[step_index] if step_index < len(self.calls) else ()
+        return ParsedTurn(text, calls, ())
+
+
 class _BadCall(ValueError):
     """One call that cannot be made; the message is for the model."""
 

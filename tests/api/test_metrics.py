@@ -30,7 +30,7 @@ def test_two_registries_share_nothing() -> None:
 def test_a_step_is_counted_with_its_tokens() -> None:
     """Tokens are told apart by kind, durations are histograms."""
     metrics = Metrics()
-    metrics.step_finished(sampled_tokens=7, prompt_tokens=30, cached_tokens=20, generate_s=0.5)
+    metrics.step_finished(sampled_tokens=7, prompt_tokens=30, cached_tokens=20, generate_s=0.5, preemptions=2)
     metrics.queue_wait(0.2)
     metrics.tool_finished("python", "ok", run_s=0.1, queue_s=0.01)
     found = samples_of(metrics)
@@ -38,6 +38,7 @@ def test_a_step_is_counted_with_its_tokens() -> None:
     tokens = [found[("heddle_tokens_total", (("kind", kind),))] for kind in ("sampled", "prompt", "cached")]
     assert tokens == [7, 30, 20]
     assert found[("heddle_steps_total", ())] == 1
+    assert found[("heddle_preemptions_total", ())] == 2
     assert found[("heddle_step_seconds_sum", ())] == 0.5
     assert found[("heddle_queue_wait_seconds_count", ())] == 1
     assert found[("heddle_tool_seconds_count", (("outcome", "ok"), ("tool", "python")))] == 1

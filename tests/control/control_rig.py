@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heddle.allocation import make_allocator
-from heddle.control.commands import Cancel, Command, Generate
+from heddle.control.commands import Cancel, Command, Generate, Preempt
+from heddle.control.dispatch import DEFAULT_RULES, DispatchRules
 from heddle.control.events import (
     BatchSubmitted,
     Event,
@@ -29,16 +30,28 @@ from heddle.scheduling import make_scheduler
 from heddle.types import BatchId, GroupId, InterruptReason, StopReason, TrajectoryId, WorkerId
 
 
-def make_spec(name: str, *, generated_tokens: int = 0, steps_done: int = 0) -> TrajectorySpec:
-    """A trajectory with a prompt of 100 tokens."""
+def make_spec(
+    name: str,
+    *,
+    generated_tokens: int = 0,
+    steps_done: int = 0,
+    prompt_tokens: int = 100,
+    known: int | None = None,
+    preemptible: bool = True,
+    step_limit: int | None = None,
+) -> TrajectorySpec:
+    """A trajectory; ``known`` is its total for the oracle."""
     return TrajectorySpec(
         trajectory_id=TrajectoryId(name),
         group_id=GroupId(f"{name}-group"),
-        prompt_tokens=100,
+        prompt_tokens=prompt_tokens,
         max_tokens=1000,
-        context_tokens=100 + generated_tokens,
+        context_tokens=prompt_tokens + generated_tokens,
         generated_tokens=generated_tokens,
         steps_done=steps_done,
+        max_tokens_per_step=step_limit,
+        preemptible=preemptible,
+        known_total_tokens=known,
     )
 
 
@@ -50,6 +63,11 @@ def make_batch(batch_id: str, size: int) -> BatchSubmitted:
 def generated(commands: Sequence[Command]) -> list[tuple[str, str]]:
     """Trajectory and worker of every ``Generate``."""
     return [(c.trajectory_id, c.worker_id) for c in commands if isinstance(c, Generate)]
+
+
+def preempted(commands: Sequence[Command]) -> list[str]:
+    """Trajectory of every ``Preempt``."""
+    return [c.trajectory_id for c in commands if isinstance(c, Preempt)]
 
 
 def cancelled(commands: Sequence[Command]) -> list[str]:
@@ -68,6 +86,7 @@ class Rig:
         scheduler: Scheduler | None = None,
         migration: MigrationPlanner | None = None,
         predictor: LengthPredictor | None = None,
+        rules: DispatchRules = DEFAULT_RULES,
     ) -> None:
         self.plane = ControlPlane(
             scheduler=scheduler or make_scheduler("fcfs"),
@@ -75,6 +94,7 @@ class Rig:
             allocator=make_allocator("fixed", pool=pool, slots=slots),
             migration=migration or make_migration_planner("none"),
             predictor=predictor or make_predictor("mean_by_step"),
+            rules=rules,
         )
         self.now = 0.0
 
@@ -84,15 +104,17 @@ class Rig:
         self.plane.state.check_invariants()
         return commands
 
-    def pool(self, workers: int) -> None:
+    def pool(self, workers: int, *, kv_capacity_tokens: int | None = None) -> None:
         """Start this many workers of one unit each, and bring them up."""
         self.send(PoolRequested(workers))
         for index in range(workers):
-            self.ready(f"w{index}")
+            self.ready(f"w{index}", kv_capacity_tokens=kv_capacity_tokens)
 
-    def ready(self, worker: str, *, slots: int | None = None) -> list[Command]:
+    def ready(
+        self, worker: str, *, slots: int | None = None, kv_capacity_tokens: int | None = None
+    ) -> list[Command]:
         known = self.plane.state.workers[WorkerId(worker)]
-        return self.send(WorkerReady(WorkerId(worker), slots or known.slots, None))
+        return self.send(WorkerReady(WorkerId(worker), slots or known.slots, kv_capacity_tokens))
 
     def lost(self, worker: str, *, will_restart: bool = True) -> list[Command]:
         return self.send(WorkerLost(WorkerId(worker), "killed", will_restart))
@@ -110,10 +132,11 @@ class Rig:
             StepGenerated(t.trajectory_id, t.worker_id, t.steps_done, t.context_tokens, 0, output, forced)
         )
 
-    def interrupt(self, name: str, *, output: int = 3) -> list[Command]:
+    def interrupt(
+        self, name: str, *, output: int = 3, reason: InterruptReason = InterruptReason.WORKER_LOST
+    ) -> list[Command]:
         t = self.trajectory(name)
         assert t.worker_id is not None
-        reason = InterruptReason.WORKER_LOST
         return self.send(GenerationInterrupted(t.trajectory_id, t.worker_id, t.steps_done, output, reason))
 
     def tools_started(self, name: str) -> list[Command]:

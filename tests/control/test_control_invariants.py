@@ -21,7 +21,7 @@ def w0(state: ControlState) -> WorkerState:
 
 
 def lose_from_queue(state: ControlState) -> None:
-    w0(state).queue.remove(TrajectoryId("a1"))
+    w0(state).queue.remove(TrajectoryId("a1"), BatchId("a"))
 
 
 def put_in_the_pool_too(state: ControlState) -> None:
@@ -60,6 +60,22 @@ def idle_on_a_dead_worker(state: ControlState) -> None:
     w0(state).phase = WorkerPhase.DOWN
 
 
+def miscount_memory(state: ControlState) -> None:
+    w0(state).kv_tokens += 1
+
+
+def hold_back_in_line(state: ControlState) -> None:
+    trajectory(state, "a1").held_back = True
+
+
+def forget_who_generates(state: ControlState) -> None:
+    w0(state).generating.clear()
+
+
+def wait_for_a_stranger(state: ControlState) -> None:
+    w0(state).preempting = TrajectoryId("a1")
+
+
 def stop_while_running(state: ControlState) -> None:
     w0(state).stop_ordered = True
 
@@ -93,6 +109,10 @@ def overlook_a_ready_worker(state: ControlState) -> None:
         (exceed_the_slots, "w0 runs 1 in 0 slots"),
         (idle_while_somebody_waits, "w0 has a free slot while 1 wait for one"),
         (idle_on_a_dead_worker, "a1 is idle on w0, which is down"),
+        (miscount_memory, "w0 counts 101 tokens of memory, held are 100"),
+        (hold_back_in_line, "a1 is held back exactly where it is not parked"),
+        (forget_who_generates, "w0 counts 1 running and knows 0"),
+        (wait_for_a_stranger, "w0 waits for the interruption of a1, which does not run there"),
         (stop_while_running, "w0 was ordered to stop while 1 run"),
         (miscount_a_phase, "batch a miscounts its between trajectories"),
         (forget_a_batch, "a0 belongs to no batch"),

@@ -7,12 +7,14 @@ recorded history must replay to the same bytes.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from heddle.control.build import PlaneSettings, build_plane
-from heddle.control.commands import Cancel, Command, Generate, StartWorker, StopWorker
+from heddle.control.commands import Cancel, Command, Generate, Preempt, StartWorker, StopWorker
 from heddle.control.events import (
     BatchCancelled,
     BatchSubmitted,
@@ -36,6 +38,7 @@ from heddle.control.events import (
 from heddle.control.log import decode_entry, encode_entry
 from heddle.control.replay import replay
 from heddle.control.state import IgnoreReason
+from heddle.scheduling import SCHEDULERS, make_scheduler
 from heddle.types import (
     BatchId,
     GroupId,
@@ -47,7 +50,17 @@ from heddle.types import (
     WorkerSpec,
 )
 
-SETTINGS = PlaneSettings(pool="1+1", slots=2)
+SETTINGS = st.builds(
+    PlaneSettings,
+    scheduler=st.sampled_from(tuple(SCHEDULERS)),
+    predictor=st.sampled_from(["mean_by_step", "oracle", "noisy_oracle"]),
+    pool=st.just("1+1"),
+    slots=st.just(2),
+    preempt_margin_tokens=st.sampled_from([0.0, 5.0]),
+    max_preemptions_per_step=st.integers(0, 2),
+    ageing_per_s=st.sampled_from([0.0, 3.0]),
+)
+CAPACITIES = st.sampled_from([None, 30, 100, 4096])
 ANY = st.integers(min_value=0, max_value=1 << 16)
 """An index into whatever there is to choose from, modulo its length."""
 
@@ -59,7 +72,8 @@ class DataPlane(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.plane = build_plane(SETTINGS)
+        self.settings = PlaneSettings(pool="1+1", slots=2)
+        self.plane = build_plane(self.settings)
         self.now = 0.0
         self.lines: list[bytes] = []
         self.history: list[Event] = []
@@ -71,6 +85,10 @@ class DataPlane(RuleBasedStateMachine):
         self.in_hand: set[TrajectoryId] = set()
         """Between steps or in tools."""
         self.ordered_to_end: set[TrajectoryId] = set()
+        self.told_to_stop: set[TrajectoryId] = set()
+        """Generations that were preempted and have not ended yet."""
+        self.preemptions: Counter[tuple[TrajectoryId, int]] = Counter()
+        """Interruptions on order, by trajectory and step."""
         self.slots: dict[WorkerId, int] = {}
         """Of the workers that are up."""
         self.known_workers: list[WorkerId] = []
@@ -84,6 +102,7 @@ class DataPlane(RuleBasedStateMachine):
         self.now += 0.25
         self.history.append(event)
         self.note(event)
+        self.told_to_stop &= self.running.keys()
         commands = self.plane.handle(event, self.now)
         self.lines.append(encode_entry(len(self.lines), self.now, event, commands, self.plane.last_ignored))
         for command in commands:
@@ -143,6 +162,15 @@ class DataPlane(RuleBasedStateMachine):
                 self.running[name] = (worker, step)
                 load = sum(where == worker for where, _ in self.running.values())
                 assert load <= self.slots[worker]
+            case Preempt(trajectory_id=name, worker_id=worker):
+                assert not self.paused
+                assert self.running[name][0] == worker
+                assert name not in self.ordered_to_end
+                assert not any(self.running[other][0] == worker for other in self.told_to_stop)
+                self.told_to_stop.add(name)
+                self.preemptions[name, self.open[name]] += 1
+                assert self.preemptions[name, self.open[name]] <= self.settings.max_preemptions_per_step
+                self.gains_strictly(name, worker)
             case Cancel(trajectory_id=name):
                 assert name in self.open
                 assert name not in self.ordered_to_end
@@ -159,6 +187,20 @@ class DataPlane(RuleBasedStateMachine):
                 else:
                     self.known_workers.remove(worker)  # given up: nobody will report it as stopped
 
+    def gains_strictly(self, name: TrajectoryId, worker: WorkerId) -> None:
+        """Whoever is next outranks a victim, which may be stopped, by more than the margin."""
+        margin = make_scheduler(
+            self.settings.scheduler, margin_tokens=self.settings.preempt_margin_tokens
+        ).margin
+        assert margin is not None
+        state = self.plane.state
+        contender = state.workers[worker].queue.peek()
+        victim = state.trajectories[name]
+        assert contender.rank > victim.rank + margin
+        assert contender.batch_id == victim.batch_id
+        assert victim.preemptible
+        assert state.workers[worker].running == state.workers[worker].slots
+
     @invariant()
     def state_is_consistent(self) -> None:
         self.plane.state.check_invariants()
@@ -169,24 +211,56 @@ class DataPlane(RuleBasedStateMachine):
 
     # --------------------------------------------------------------------------------------- rules
 
-    @initialize(pool_first=st.booleans())
-    def start(self, pool_first: bool) -> None:
+    @initialize(pool_first=st.booleans(), chosen=SETTINGS, capacity=CAPACITIES)
+    def start(self, pool_first: bool, chosen: PlaneSettings, capacity: int | None) -> None:
+        self.settings = chosen
+        self.plane = build_plane(chosen)
         if pool_first:
             self.send(PoolRequested(2))
             for worker in [*self.known_workers]:
-                self.send(WorkerReady(worker, 2, None))
+                self.send(WorkerReady(worker, 2, capacity))
 
-    @rule(size=st.integers(min_value=1, max_value=6), steps_done=st.integers(min_value=0, max_value=2))
-    def submit(self, size: int, steps_done: int) -> None:
+    @rule(
+        size=st.integers(min_value=1, max_value=6),
+        steps_done=st.integers(min_value=0, max_value=2),
+        totals=st.none() | st.integers(min_value=0, max_value=200),
+        preemptible=st.booleans(),
+        weight=st.sampled_from([1.0, 2.5]),
+        deadline_s=st.sampled_from([None, -2.0, 20.0]),
+    )
+    def submit(
+        self,
+        size: int,
+        steps_done: int,
+        totals: int | None,
+        preemptible: bool,
+        weight: float,
+        deadline_s: float | None,
+    ) -> None:
         name = f"b{self.batches}"
         self.batches += 1
         specs = tuple(
             TrajectorySpec(
-                TrajectoryId(f"{name}-t{i}"), GroupId(name), 10, 100, 10 + steps_done, steps_done, steps_done
+                TrajectoryId(f"{name}-t{i}"),
+                GroupId(name),
+                10,
+                100,
+                10 + steps_done,
+                steps_done,
+                steps_done,
+                preemptible=preemptible or i % 2 == 0,
+                known_total_tokens=None if totals is None else totals * (i + 1),
             )
             for i in range(size)
         )
-        self.send(BatchSubmitted(BatchId(name), specs))
+        self.send(BatchSubmitted(BatchId(name), specs, weight, deadline_s))
+
+    @precondition(lambda self: self.told_to_stop)
+    @rule(output=TOKENS)
+    def obey_preemption(self, output: int) -> None:
+        name = min(self.told_to_stop)
+        worker, step = self.running[name]
+        self.send(GenerationInterrupted(name, worker, step, output, InterruptReason.PREEMPTED))
 
     @precondition(lambda self: self.running)
     @rule(which=ANY, output=TOKENS)
@@ -252,14 +326,12 @@ class DataPlane(RuleBasedStateMachine):
         self.send(BatchCancelled(BatchId(f"b{which % (self.batches + 1)}"), StopReason.CANCELLED))
 
     @precondition(lambda self: self.known_workers)
-    @rule(which=ANY, slots=st.integers(min_value=0, max_value=4))
-    def worker_ready(self, which: int, slots: int) -> None:
-        self.bring_up(self.known_workers[which % len(self.known_workers)], slots)
-
-    def bring_up(self, worker: WorkerId, slots: int) -> None:
+    @rule(which=ANY, slots=st.integers(min_value=0, max_value=4), capacity=CAPACITIES)
+    def worker_ready(self, which: int, slots: int, capacity: int | None) -> None:
         """A worker that comes back has no room for less than what it still owes interruptions for."""
+        worker = self.known_workers[which % len(self.known_workers)]
         owed = sum(where == worker for where, _ in self.running.values())
-        self.send(WorkerReady(worker, max(slots, owed), 4096))
+        self.send(WorkerReady(worker, max(slots, owed), capacity))
 
     @precondition(lambda self: self.known_workers)
     @rule(which=ANY, will_restart=st.booleans())
@@ -330,7 +402,7 @@ class DataPlane(RuleBasedStateMachine):
         entries = [decode_entry(line) for line in self.lines]
         again = [encode_entry(e.seq, e.now, e.event, e.commands, e.ignored) for e in entries]
         assert again == self.lines
-        report = replay(SETTINGS, entries, check_every=0)
+        report = replay(self.settings, entries, check_every=0)
         assert report.difference is None
         assert report.events == len(self.lines)
 

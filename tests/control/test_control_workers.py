@@ -343,6 +343,8 @@ class LongestContext:
     """A scheduler that knows better than arrival."""
 
     name = "longest_context"
+    margin: float | None = None
+    predictive = False
 
     def priority(self, trajectory: TrajectoryView, now: float) -> float:
         return float(trajectory.context_tokens)

@@ -147,6 +147,7 @@ class Job:
     token_delay_s: float = 0.0
     faults: Sequence[FakeFaults] = ()
     engine: dict[str, object] = field(default_factory=dict)
+    decisions: dict[str, object] = field(default_factory=dict)
     request: dict[str, object] = field(default_factory=dict)
     model: str = "scripted"
     sent: list[GenerationRequest] = field(default_factory=list)
@@ -163,6 +164,7 @@ class Job:
                     "scripted": "job_harness:ScriptedEnvironment",
                     "rogue": "job_harness:RogueEnvironment",
                 },
+                "decisions": self.decisions,
             }
         )
 

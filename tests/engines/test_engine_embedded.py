@@ -218,6 +218,8 @@ async def test_load_counts_slots_and_tokens(worker: EmbeddedWorker) -> None:
     load = await worker.engine.load()
     assert (load.running, load.waiting) == (0, 0)
     assert load.kv_capacity_tokens == worker.kv_capacity_tokens == SLOTS * 1024
+    # 30 layers, 3 heads of 64 numbers for keys and values each, 2 bytes a number; 1 GiB of them.
+    assert worker.prefix_capacity_tokens == SLOTS * 1024 + 2**30 // (30 * 3 * 2 * 64 * 2)
 
 
 async def test_strangers_get_no_answer(worker: EmbeddedWorker) -> None:

@@ -23,7 +23,7 @@ def test_the_built_in_environments_are_there() -> None:
     """Under their own names, one instance for everybody."""
     registry = build_registry({}, installed=())
 
-    assert registry.names() == ("code", "guess", "math", "search")
+    assert registry.names() == ("code", "guess", "math", "replay", "search")
     assert registry.get("math") is registry.get("math")
     assert all(registry.get(name).name == name for name in registry.names())
 
@@ -32,12 +32,14 @@ def test_the_backends_of_all_environments_have_names_of_their_own() -> None:
     """They can be registered with one Tool Manager."""
     names = [backend.name for backend in build_registry({}, installed=()).backends()]
 
-    assert sorted(names) == ["guess.compare", "search.read", "search.search"]
+    assert sorted(names) == ["guess.compare", "replay.sleep", "search.read", "search.search"]
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     """The error names the field of the request."""
-    with pytest.raises(InvalidRequest, match="'chess'; there are: code, guess, math, search") as caught:
+    with pytest.raises(
+        InvalidRequest, match="'chess'; there are: code, guess, math, replay, search"
+    ) as caught:
         build_registry({}, installed=()).get("chess", path="prompts[2].environment")
 
     assert caught.value.path == "prompts[2].environment"

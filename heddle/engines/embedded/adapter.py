@@ -95,7 +95,7 @@ class _Flight:
 class EmbeddedEngine:
     """One llama.cpp server. ``slots`` is how many generations it runs at once."""
 
-    capabilities = EngineCapabilities(json_schema=True, prefix_warmup=True)
+    capabilities = EngineCapabilities(json_schema=True, ignore_end=True, prefix_warmup=True)
 
     def __init__(self, url: str, *, slots: int, api_key: str | None = None) -> None:
         self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}

@@ -42,13 +42,21 @@ class EmbeddedWorker:
     """A running engine process and the adapter that talks to it."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, engine: EmbeddedEngine, url: str, kv_tokens: int, log: Path
+        self,
+        process: asyncio.subprocess.Process,
+        engine: EmbeddedEngine,
+        url: str,
+        *,
+        kv_tokens: int,
+        host_tokens: int | None,
+        log: Path,
     ) -> None:
         self.process = process
         self.engine = engine
         self.url: str = url
         self.pid: int = process.pid
         self.kv_capacity_tokens: int = kv_tokens
+        self.prefix_capacity_tokens: int | None = None if host_tokens is None else kv_tokens + host_tokens
         self._log_path = log
 
     async def wait(self) -> str:
@@ -91,17 +99,22 @@ class EmbeddedLauncher:
         _check(spec)
         async with self._preparing:  # one copy, not one per worker
             weights = await asyncio.to_thread(_prepare, self._model, self._cache_dir)
+            token_bytes = await asyncio.to_thread(_kv_bytes_per_token, self._model)
+        host_tokens = self._host_cache_mib * 1024 * 1024 // token_bytes if token_bytes else None
         key = secrets.token_urlsafe(24)
         process = await self._spawn(spec, weights, log_path, key)
         try:
             async with asyncio.timeout(self._ready_timeout_s):
-                return await self._await_ready(process, spec, log_path, key)
+                url, engine, kv_tokens = await self._await_ready(process, spec, log_path, key)
         except TimeoutError as exc:
             await uninterrupted(_end(process))
             raise EngineUnavailable(f"not ready within {self._ready_timeout_s:g} s") from exc
         except BaseException:
             await uninterrupted(_end(process))
             raise
+        return EmbeddedWorker(
+            process, engine, url, kv_tokens=kv_tokens, host_tokens=host_tokens, log=log_path
+        )
 
     async def _spawn(
         self, spec: WorkerSpec, weights: Path, log_path: Path, key: str
@@ -134,7 +147,8 @@ class EmbeddedLauncher:
 
     async def _await_ready(
         self, process: asyncio.subprocess.Process, spec: WorkerSpec, log_path: Path, key: str
-    ) -> EmbeddedWorker:
+    ) -> tuple[str, EmbeddedEngine, int]:
+        """Its address, the adapter to it, and the tokens that its slots hold."""
         assert process.stdout is not None
         line = await process.stdout.readline()
         try:
@@ -153,7 +167,7 @@ class EmbeddedLauncher:
         except BaseException:
             await uninterrupted(engine.close())
             raise
-        return EmbeddedWorker(process, engine, url, sum(slot.n_ctx for slot in slots), log_path)
+        return url, engine, sum(slot.n_ctx for slot in slots)
 
 
 def _check(spec: WorkerSpec) -> None:
@@ -171,6 +185,12 @@ def _prepare(model: Path, cache_dir: Path) -> Path:
     from heddle.engines.embedded.streamable import streamable_copy  # needs the extra, checked before
 
     return streamable_copy(model, cache_dir)
+
+
+def _kv_bytes_per_token(model: Path) -> int | None:
+    from heddle.text.gguf_vocabulary import load_gguf_vocabulary  # needs the extra, checked before
+
+    return load_gguf_vocabulary(model).kv_bytes_per_token
 
 
 def usable_cores() -> int:

@@ -99,6 +99,8 @@ def completion_body(request: GenerationRequest, *, tag: int) -> dict[str, Any]:
         "response_fields": _FINAL_FIELDS,
         **_sampling(request.sampling),
     }
+    if request.ignore_end:
+        body["ignore_eos"] = True
     if request.json_schema is not None:
         grammar = compact_grammar(request.json_schema)
         if grammar is not None:
