@@ -28,7 +28,7 @@ LOOK_S = 0.5
 BUSY_SHARE = 0.2
 """Of all cores; more than this in the hands of others deserves a word."""
 SETTLED = 0.2
-"""A median this far above the lower quartile, relative, is noise."""
+"""A median this far above the least, relative, is noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def unsettled_points(measured: Sequence[MeasuredDegree]) -> list[tuple[int, int]
         (degree.tp_degree, point.batch)
         for degree in measured
         for point in degree.points
-        if point.quartiles_s[1] > (1 + SETTLED) * point.quartiles_s[0]
+        if point.spread_s[1] > (1 + SETTLED) * point.spread_s[0]
     ]
 
 
@@ -150,7 +150,7 @@ def measured_table(measured: Sequence[MeasuredDegree]) -> Table:
     for degree in measured:
         monotone = degree.profile()
         for point, seconds in zip(degree.points, monotone.step_seconds, strict=True):
-            _, middle, high = point.quartiles_s
+            _, middle, high = point.spread_s
             table.add_row(
                 str(degree.tp_degree),
                 str(point.batch),

@@ -15,7 +15,7 @@ COLUMNS = (
     *("slots", "kv_capacity_tokens", "prefill_tokens_per_s"),
     *("low_ms", "median_ms", "high_ms", "samples"),
 )
-"""The last four are for people: the quartiles of what was seen, of which the table is made."""
+"""The last four are for people: the spread of what was seen, of which the table is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,16 @@ class MeasuredPoint:
 
     @property
     def typical_s(self) -> float:
-        """The lower quartile: what else runs on the machine makes steps longer, never shorter."""
-        return self.quartiles_s[0]
+        """The least sample: what else runs on the machine makes steps longer, never shorter."""
+        return min(self.step_seconds)
 
     @property
-    def quartiles_s(self) -> tuple[float, float, float]:
-        """Lower, median, upper."""
+    def spread_s(self) -> tuple[float, float, float]:
+        """Least, median, upper quartile."""
         if len(self.step_seconds) == 1:
             return (self.step_seconds[0],) * 3
-        low, middle, high = quantiles(self.step_seconds, n=4, method="inclusive")
-        return low, middle, high
+        _, middle, high = quantiles(self.step_seconds, n=4, method="inclusive")
+        return min(self.step_seconds), middle, high
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def to_csv(measured: Sequence[MeasuredDegree], subject: Subject) -> str:
         worker = (degree.slots, kv_tokens, f"{degree.prefill_tokens_per_s:.1f}")
         for point, monotone_s in zip(degree.points, degree.profile().step_seconds, strict=True):
             key = (subject.gpu, subject.model, degree.tp_degree, point.batch, subject.context_tokens)
-            seen = (*map(_ms, point.quartiles_s), len(point.step_seconds))
+            seen = (*map(_ms, point.spread_s), len(point.step_seconds))
             writer.writerow((*key, _ms(monotone_s), *worker, *seen))
     return text.getvalue()
 

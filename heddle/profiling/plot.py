@@ -30,15 +30,15 @@ def plot(measured: Sequence[MeasuredDegree], subject: Subject, path: Path) -> No
     for degree in measured:
         profile = degree.profile()
         typical = [1000 * seconds for seconds in profile.step_seconds]
-        low = [1000 * point.quartiles_s[0] for point in degree.points]
-        high = [1000 * point.quartiles_s[2] for point in degree.points]
+        low = [1000 * point.spread_s[0] for point in degree.points]
+        high = [1000 * point.spread_s[2] for point in degree.points]
         label = f"degree {degree.tp_degree}"
         (line,) = steps.plot(profile.batches, typical, marker="o", label=label)
         steps.fill_between(profile.batches, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
         rates = [batch / s for batch, s in zip(profile.batches, profile.step_seconds, strict=True)]
         throughput.plot(profile.batches, rates, marker="o", label=label)
     steps.set_ylabel("time of a decoding step (ms)")
-    steps.set_title("Step time; shaded: the middle half of what was seen", fontsize=10)
+    steps.set_title("Step time; shaded: from the least to the upper quartile", fontsize=10)
     throughput.set_ylabel("tokens per second of the worker")
     throughput.set_title("Throughput", fontsize=10)
     batches = sorted({point.batch for degree in measured for point in degree.points})

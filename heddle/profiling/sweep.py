@@ -2,7 +2,7 @@
 
 Only one worker is alive at a time, so that no two compete for cores. Noise of the machine changes over
 minutes; therefore every point is measured once in each of several rounds, in turn upwards and downwards.
-What else runs only ever makes a step longer, so the lower quartile of all samples counts. Within a round a
+What else runs only ever makes a step longer, so the least of all samples counts. Within a round a
 worker computes its prompts one by one (which gives the prefill rate, as nothing of them is cached) and then
 runs all batches on them.
 """

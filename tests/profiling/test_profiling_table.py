@@ -32,13 +32,13 @@ def test_dips_are_lifted_in_the_table_and_told() -> None:
 def test_disturbed_samples_do_not_move_the_table() -> None:
     """A neighbour on the machine makes steps longer, for more than half of the time even."""
     point = MeasuredPoint(1, (0.010, 0.900, 0.010, 0.800, 0.700))
-    assert (0.010, 0.700, 0.800) == point.quartiles_s
+    assert (0.010, 0.700, 0.800) == point.spread_s
     assert 0.010 == point.typical_s
 
 
 def test_one_sample_has_no_spread() -> None:
-    """Quartiles need two."""
-    assert (0.01, 0.01, 0.01) == MeasuredPoint(1, (0.01,)).quartiles_s
+    """A spread needs two."""
+    assert (0.01, 0.01, 0.01) == MeasuredPoint(1, (0.01,)).spread_s
 
 
 def test_the_plot_is_a_picture(tmp_path: Path) -> None:
