@@ -57,7 +57,7 @@ def make_guard(context: ApiContext, public: frozenset[str]) -> Middleware:
             return await handler(request)
         except ClientGone:
             return web.Response(status=CLIENT_GONE)  # for the count alone: the connection is closed
-        except Exception as exc:
+        except Exception as exc:  # the boundary: named errors become their 4xx, all others a 500
             return problem_of(exc, request=request).response()
 
     return guard
