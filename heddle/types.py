@@ -187,6 +187,24 @@ class Prediction:
     model: str
 
 
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """How right a predictor has proved on trajectories that finished lately: measured, never claimed.
+
+    Lengths here are total sampled tokens, the predicted ones as they were before the first step or soon after
+    it, when placement relies on them.
+    """
+
+    tail_recall: float
+    """Of the longest fifth those that were predicted among the longest fifth; 0 to 1."""
+    rank_correlation: float
+    """Spearman's, between predicted and true lengths; -1 to 1."""
+    coverage: float
+    """Share of true lengths between the predicted quantiles 0.1 and 0.9: 0.8 for a calibrated predictor."""
+    samples: int
+    """Finished trajectories that it was measured on."""
+
+
 class TrajectoryPhase(StrEnum):
     """Where a trajectory stands for the control plane."""
 
@@ -274,6 +292,18 @@ class WorkerView(Protocol):
     def running(self) -> int: ...
     @property
     def waiting(self) -> int: ...
+    @property
+    def residents(self) -> Mapping[TrajectoryId, TrajectoryView]: ...
+    @property
+    def kv_tokens(self) -> int:
+        """Context of all residents that hold some of its memory."""
+        ...
+
+    @property
+    def kv_limit_tokens(self) -> float | None:
+        """What they may hold together; ``None`` where nothing is guarded."""
+        ...
+
     @property
     def placed_total(self) -> int:
         """Trajectories ever placed here; breaks ties so that equal workers fill evenly."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from heddle.errors import ConfigError
 from heddle.types import WorkerId, WorkerSpec
 
@@ -20,8 +22,8 @@ class Fixed:
         self._degrees = None if pool == AUTO else _parse_pool(pool)
         self._slots = slots
 
-    def allocate(self, budget: int) -> tuple[WorkerSpec, ...]:
-        """Raises ``ConfigError`` where the budget is too small for the pool.
+    def allocate(self, budget: int, expected_tokens: Sequence[int] = ()) -> tuple[WorkerSpec, ...]:
+        """The same whatever is expected. Raises ``ConfigError`` where the budget is too small for the pool.
 
         Workers of degree one may outnumber the budget: on a CPU they share its cores fairly, whereas a
         worker of higher degree that shares a core with anybody stalls all of its threads.

@@ -54,4 +54,33 @@ class StopWorker:
     worker_id: WorkerId
 
 
-Command: TypeAlias = Generate | Preempt | Cancel | StartWorker | StopWorker
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Copy what ``source`` has computed of the trajectory's context to ``target``, while its tools run.
+
+    Answered exactly once, by ``TransferFinished`` or ``TransferFailed``, within ``deadline_s`` and also after
+    a ``CancelTransfer``. Until then both workers take part in no other transfer, and the trajectory's home is
+    ``source``, whose copy stays valid whatever becomes of this one.
+    """
+
+    trajectory_id: TrajectoryId
+    source: WorkerId
+    target: WorkerId
+    context_tokens: int
+    """To copy at most: prompt plus everything generated and observed so far."""
+    deadline_s: float
+    """Seconds from now after which it has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTransfer:
+    """The trajectory goes on at the transfer's source, or ended: break the copying off.
+
+    Its answer still comes: ``TransferFailed``, or ``TransferFinished`` where it was done first. The control
+    plane ignores what it says but takes the two workers as free again.
+    """
+
+    trajectory_id: TrajectoryId
+
+
+Command: TypeAlias = Generate | Preempt | Cancel | Transfer | CancelTransfer | StartWorker | StopWorker

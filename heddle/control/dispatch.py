@@ -97,16 +97,35 @@ class Dispatcher:
         if worker.phase is not WorkerPhase.READY:
             self._state.set_home(trajectory, None)
 
-    def move_home(self, trajectory: TrajectoryState, worker: WorkerState) -> None:
-        """Its home becomes ``worker``, while it neither runs nor waits."""
+    def move_home(self, trajectory: TrajectoryState, worker: WorkerState, *, warm: bool = False) -> None:
+        """Its home becomes ``worker``, while it neither runs nor waits; ``warm``: with its context."""
         self._state.set_home(trajectory, worker)
+        if warm:
+            trajectory.warm = True
+            self._state.hold_kv(trajectory)
+
+    def prepare(self) -> None:
+        """A batch came or the pool changed: the placer may plan for all that is open."""
+        self._placer.prepare(tuple(self._state.trajectories.values()), self._state.ready)
+
+    def rehome(self, trajectory: TrajectoryState) -> None:
+        """Before its next step: to another home if the placer wants it, while it neither runs nor waits."""
+        home_id = trajectory.worker_id
+        if home_id is None or self._state.workers[home_id].phase is not WorkerPhase.READY:
+            return
+        chosen = self._placer.rehome(trajectory, self._state.ready)
+        if chosen is not None and chosen != home_id:
+            self.move_home(trajectory, self._state.workers[chosen])
 
     def evacuate(self, worker: WorkerState, now: float) -> None:
         """Everything but running generations leaves a worker that takes no more work."""
         idle = [t for t in worker.residents.values() if t.phase is not TrajectoryPhase.GENERATING]
-        for trajectory in sorted(idle, key=_by_arrival):
+        idle.sort(key=_by_arrival)
+        for trajectory in idle:
             self._state.leave_queue(trajectory)
             self._state.set_home(trajectory, None)
+        self.prepare()
+        for trajectory in idle:
             if trajectory.phase is TrajectoryPhase.QUEUED and trajectory.cancel_reason is None:
                 self._join_queue(trajectory, now)
 
@@ -125,6 +144,7 @@ class Dispatcher:
         for trajectory in cold:
             self._state.leave_queue(trajectory)
             self._state.set_home(trajectory, None)
+        self.prepare()
         for trajectory in cold:
             self._join_queue(trajectory, now)
 

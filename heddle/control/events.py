@@ -116,6 +116,26 @@ class LengthPredicted:
 
 
 @dataclass(frozen=True, slots=True)
+class TransferFinished:
+    """A transfer is done: the target has what was moved, and computes the rest of the context itself."""
+
+    trajectory_id: TrajectoryId
+    source: WorkerId
+    target: WorkerId
+    moved_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferFailed:
+    """A transfer came to nothing: cancelled, too late, refused or broken. The source has what it had."""
+
+    trajectory_id: TrajectoryId
+    source: WorkerId
+    target: WorkerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TrajectoryEnding:
     """Its run is over: it holds no slot and wants none. Its reward and its record are being made."""
 
@@ -135,6 +155,8 @@ class PoolRequested:
     """The coordinator knows its resources; ``budget`` is GPUs, or threads on a CPU."""
 
     budget: int
+    expected_tokens: tuple[int, ...] = ()
+    """Sampled tokens expected of each trajectory that the pool is for, in any order; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +219,8 @@ Event: TypeAlias = (
     | ToolsStarted
     | ToolsFinished
     | LengthPredicted
+    | TransferFinished
+    | TransferFailed
     | TrajectoryEnding
     | TrajectoryFinished
     | PoolRequested

@@ -13,6 +13,7 @@ from heddle.types import BatchId, TrajectoryId, TrajectoryPhase, WorkerId, Worke
 
 if TYPE_CHECKING:
     from heddle.control.state import BatchState, ControlState, TrajectoryState, WorkerState
+    from heddle.control.transfers import Move
 
 
 class InvariantViolation(AssertionError):
@@ -31,6 +32,7 @@ def check_invariants(state: ControlState) -> None:
         census.check_worker(worker)
     for batch in state.batches.values():
         census.check_batch(batch)
+    _check_moves(state)
     _check_whole(state)
 
 
@@ -148,6 +150,33 @@ class _Census:
 def _waits(trajectory: TrajectoryState) -> bool:
     """Whether it must be in a queue or in the unplaced pool."""
     return trajectory.phase is TrajectoryPhase.QUEUED and trajectory.cancel_reason is None
+
+
+def _check_moves(state: ControlState) -> None:
+    """One transfer per worker; whoever is to move is in its tools at the source, and the target is there."""
+    taken: set[WorkerId] = set()
+    for move in state.transfers.moves():
+        if move.under_way and not taken.isdisjoint(move.endpoints):
+            _violated(f"the transfer of {move.trajectory_id} shares a worker with another")
+        taken.update(move.endpoints if move.under_way else ())
+        if not move.withdrawn:
+            _check_move(state, move)
+    for move in state.transfers.moves():
+        if not move.under_way and taken.isdisjoint(move.endpoints):
+            _violated(f"the transfer of {move.trajectory_id} waits though both its workers are free")
+
+
+def _check_move(state: ControlState, move: Move) -> None:
+    trajectory = state.trajectories.get(move.trajectory_id)
+    if trajectory is None:
+        _violated(f"{move.trajectory_id} is to move but is unknown")
+    if trajectory.phase is not TrajectoryPhase.IN_TOOL or trajectory.cancel_reason is not None:
+        _violated(f"{move.trajectory_id} is to move but is {trajectory.phase}, not in its tools")
+    if trajectory.worker_id != move.source or move.source == move.target:
+        _violated(f"{move.trajectory_id} is to leave {move.source} but lives on {trajectory.worker_id}")
+    target = state.workers.get(move.target)
+    if target is None or target.phase is not WorkerPhase.READY:
+        _violated(f"{move.trajectory_id} is to move to {move.target}, which is not ready")
 
 
 def _check_whole(state: ControlState) -> None:

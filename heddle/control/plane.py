@@ -26,12 +26,15 @@ from heddle.control.events import (
     ToolsStarted,
     TrajectoryEnding,
     TrajectoryFinished,
+    TransferFailed,
+    TransferFinished,
     WorkerAdded,
     WorkerDrainRequested,
     WorkerLost,
     WorkerReady,
     WorkerStopped,
 )
+from heddle.control.moves import DEFAULT_MOVE_RULES, MoveRules, Moves
 from heddle.control.ports import Allocator, LengthPredictor, MigrationPlanner, Placer, Scheduler
 from heddle.control.queries import ControlExplanation, ControlGauges
 from heddle.control.state import ControlState, IgnoreReason
@@ -53,12 +56,14 @@ class ControlPlane:
         migration: MigrationPlanner,
         predictor: LengthPredictor,
         rules: DispatchRules = DEFAULT_RULES,
+        move_rules: MoveRules = DEFAULT_MOVE_RULES,
     ) -> None:
         self.state = ControlState()
         """For reading and for ``check_invariants``."""
         self._dispatcher = Dispatcher(self.state, scheduler, placer, rules)
-        self._trajectories = TrajectoryEvents(self.state, self._dispatcher, predictor, migration)
-        self._workers = WorkerEvents(self.state, self._dispatcher, allocator)
+        self._moves = Moves(self.state, self._dispatcher, migration, move_rules)
+        self._trajectories = TrajectoryEvents(self.state, self._dispatcher, predictor, self._moves)
+        self._workers = WorkerEvents(self.state, self._dispatcher, allocator, self._moves)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Apply one event; returns the commands that follow, in the order in which to carry them out.
@@ -83,6 +88,10 @@ class ControlPlane:
                 return self._trajectories.trajectory_ending(event, now)
             case TrajectoryFinished():
                 return self._trajectories.trajectory_finished(event, now)
+            case TransferFinished():
+                return self._moves.transfer_finished(event, now)
+            case TransferFailed():
+                return self._moves.transfer_failed(event)
             case GenerationInterrupted():
                 return self._trajectories.generation_interrupted(event, now)
             case BatchSubmitted():

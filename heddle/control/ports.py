@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
-from heddle.types import Prediction, TrajectoryId, TrajectoryView, WorkerId, WorkerSpec, WorkerView
+from heddle.types import Prediction, TrajectoryId, TrajectoryView, Trust, WorkerId, WorkerSpec, WorkerView
 
 
 class Scheduler(Protocol):
@@ -42,13 +43,28 @@ class Scheduler(Protocol):
 
 
 class Placer(Protocol):
-    """Where: the worker that a trajectory without a home gets."""
+    """Where: the worker that a trajectory lives on."""
 
     @property
     def name(self) -> str: ...
 
+    def prepare(self, trajectories: Sequence[TrajectoryView], workers: Sequence[WorkerView]) -> None:
+        """A batch came or the pool changed: plan ahead.
+
+        ``trajectories`` are all that are open, with and without a home; ``workers`` as for ``place``, but
+        perhaps none. Calls of ``place`` for those without a home follow.
+        """
+        ...
+
     def place(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> WorkerId:
-        """Choose among ``workers``: never empty, all ready, in order of their ids."""
+        """The home of one that has none, among ``workers``: never empty, all ready, in order of their ids."""
+        ...
+
+    def rehome(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> WorkerId | None:
+        """Another home among ``workers`` before its next step, or ``None`` to stay where it is.
+
+        Asked after its tools, where its home is ready. The new home computes the whole context anew.
+        """
         ...
 
 
@@ -58,12 +74,22 @@ class Allocator(Protocol):
     @property
     def name(self) -> str: ...
 
-    def allocate(self, budget: int) -> tuple[WorkerSpec, ...]:
+    def allocate(self, budget: int, expected_tokens: Sequence[int] = ()) -> tuple[WorkerSpec, ...]:
         """Workers that fit ``budget``: the sum of their degrees is at most that, unless all are one.
 
-        Raises ``ConfigError`` where none fit.
+        ``expected_tokens`` are the lengths of the trajectories that they are for; none: not known. Raises
+        ``ConfigError`` where none fit.
         """
         ...
+
+
+class MoveMeans(StrEnum):
+    """How a new home gets the context of a trajectory."""
+
+    RECOMPUTE = "recompute"
+    """It computes it again, once the tool has returned."""
+    TRANSFER = "transfer"
+    """It is copied there while the tool runs; where that is not done in time, the trajectory stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +99,9 @@ class MigrationProposal:
     trajectory_id: TrajectoryId
     source: WorkerId
     target: WorkerId
+    means: MoveMeans = MoveMeans.RECOMPUTE
+    urgency: float = 0.0
+    """Of two that wait for the same worker the larger goes first: tokens still to generate."""
 
 
 class MigrationPlanner(Protocol):
@@ -106,4 +135,11 @@ class LengthPredictor(Protocol):
 
     def forget(self, trajectory_id: TrajectoryId) -> None:
         """The trajectory ended in another way: whatever is remembered of it may go."""
+        ...
+
+    def trust(self) -> Trust | None:
+        """How right it has proved lately, measured on what it was shown; ``None`` while that is not known.
+
+        Asked at every batch and every re-planning: placement by length goes only as far as this allows.
+        """
         ...

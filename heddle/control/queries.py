@@ -6,7 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from heddle.control.state import ControlState, IgnoreReason, TrajectoryState, WorkerState
+from heddle.control.state import (
+    ControlState,
+    IgnoreReason,
+    MoveOutcome,
+    MoveRefusal,
+    TrajectoryState,
+    WorkerState,
+)
 from heddle.errors import NotFound
 from heddle.types import StopReason, TrajectoryId, TrajectoryPhase, WorkerId, WorkerPhase
 
@@ -40,6 +47,10 @@ class ControlGauges:
     dispatched_total: int
     finished_total: Mapping[StopReason, int]
     ignored_total: Mapping[IgnoreReason, int]
+    transfers_waiting: int
+    transfers_under_way: int
+    moves_total: Mapping[MoveOutcome, int]
+    moves_refused_total: Mapping[MoveRefusal, int]
 
 
 def explain(state: ControlState, trajectory_id: TrajectoryId, now: float) -> ControlExplanation:
@@ -73,6 +84,10 @@ def gauges(state: ControlState) -> ControlGauges:
         dispatched_total=state.dispatched_total,
         finished_total=dict(state.finished),
         ignored_total=dict(state.ignored),
+        transfers_waiting=state.transfers.waiting,
+        transfers_under_way=state.transfers.under_way,
+        moves_total=dict(state.moves),
+        moves_refused_total=dict(state.moves_refused),
     )
 
 
@@ -89,9 +104,30 @@ def _reason(state: ControlState, trajectory: TrajectoryState) -> tuple[str, int 
         case TrajectoryPhase.IN_TOOL:
             tools = ", ".join(trajectory.tool_names) or "tools"
             after = "; the memory guard will hold it back after that" if trajectory.held_back else ""
-            return f"step {trajectory.steps_done - 1} runs {tools}{after}", None
+            return f"step {trajectory.steps_done - 1} runs {tools}{after}{_move(state, trajectory)}", None
         case _:
             return f"step {trajectory.steps_done - 1} is generated and is being read for tool calls", None
+
+
+def _move(state: ControlState, trajectory: TrajectoryState) -> str:
+    move = state.transfers.get(trajectory.trajectory_id)
+    if move is not None and not move.withdrawn:
+        stands = "is being copied" if move.under_way else "is to be copied, in its turn,"
+        return f"; its context {stands} to {move.target}"
+    if trajectory.move_refused is not None:
+        return f"; a move of it was refused: {_REFUSALS[trajectory.move_refused]}"
+    return ""
+
+
+_REFUSALS: Mapping[MoveRefusal, str] = {
+    MoveRefusal.ENDED: "it was ordered to end",
+    MoveRefusal.NOT_IN_TOOL: "no tool of it ran",
+    MoveRefusal.MOVING: "an earlier transfer of it was not over",
+    MoveRefusal.NOT_AT_SOURCE: "it lived elsewhere",
+    MoveRefusal.THERE_ALREADY: "it lived there already",
+    MoveRefusal.TARGET_NOT_READY: "the target took no work",
+    MoveRefusal.NO_MEMORY: "the target lacked memory for its context",
+}
 
 
 def _generating_reason(state: ControlState, trajectory: TrajectoryState) -> str:

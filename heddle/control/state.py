@@ -18,6 +18,7 @@ from heddle.control.commands import Command
 from heddle.control.invariants import check_invariants
 from heddle.control.parked import ParkingLot
 from heddle.control.shares import Share, SharedQueue
+from heddle.control.transfers import TransferLine
 from heddle.types import (
     BatchId,
     GroupId,
@@ -50,6 +51,32 @@ class IgnoreReason(StrEnum):
     """A worker that offers no slot can serve nothing."""
     NO_CHANGE = "no_change"
     """It asked for what is so already."""
+    NO_TRANSFER = "no_transfer"
+    """The answer to a transfer that is not under way."""
+
+
+class MoveOutcome(StrEnum):
+    """What became of an accepted move."""
+
+    MOVED = "moved"
+    FAILED = "failed"
+    """The transfer came to nothing, and the trajectory stayed."""
+    WITHDRAWN = "withdrawn"
+    """The tools returned first, the trajectory ended, or one of the two workers went."""
+
+
+class MoveRefusal(StrEnum):
+    """Why a proposed move was not accepted."""
+
+    ENDED = "ended"
+    NOT_IN_TOOL = "not_in_tool"
+    MOVING = "moving"
+    """An earlier transfer of it is waiting or not answered yet."""
+    NOT_AT_SOURCE = "not_at_source"
+    THERE_ALREADY = "there_already"
+    TARGET_NOT_READY = "target_not_ready"
+    NO_MEMORY = "no_memory"
+    """Its context does not fit beside what the target holds and expects."""
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +121,8 @@ class TrajectoryState:
     """Its context counts against the memory of its home."""
     held_back: bool = False
     """The guard lets it wait for memory before its next step."""
+    move_refused: MoveRefusal | None = None
+    """Why it stayed when a move of it was proposed last; ``None`` where that was accepted."""
 
     @property
     def predicted_remaining_tokens(self) -> float | None:
@@ -176,6 +205,8 @@ class ControlState:
     """Workers that take work, in order of their ids; follows from ``workers``."""
     unplaced: dict[TrajectoryId, TrajectoryState] = field(default_factory=dict)
     """Queued trajectories for which no worker is ready."""
+    transfers: TransferLine = field(default_factory=TransferLine)
+    """Moves that were accepted and have not ended."""
     paused: bool = False
     arrivals: int = 0
     """Admissions to a queue so far; numbers the next one."""
@@ -184,6 +215,8 @@ class ControlState:
     dispatched_total: int = 0
     dispatched_at_pause: int = 0
     finished: Counter[StopReason] = field(default_factory=Counter)
+    moves: Counter[MoveOutcome] = field(default_factory=Counter)
+    moves_refused: Counter[MoveRefusal] = field(default_factory=Counter)
     ignored: Counter[IgnoreReason] = field(default_factory=Counter)
     last_ignored: IgnoreReason | None = None
     """Why the event handled last changed nothing; ``None`` where it was accepted."""

@@ -20,11 +20,12 @@ from heddle.control.events import (
     TrajectoryFinished,
     TrajectorySpec,
 )
-from heddle.control.ports import LengthPredictor, MigrationPlanner, MigrationProposal
+from heddle.control.moves import Moves
+from heddle.control.ports import LengthPredictor
 from heddle.control.preemption import observe_rate
 from heddle.control.shares import Share
 from heddle.control.state import BatchState, ControlState, IgnoreReason, TrajectoryState
-from heddle.types import BatchId, InterruptReason, StopReason, TrajectoryPhase, TrajectoryStatus, WorkerPhase
+from heddle.types import BatchId, InterruptReason, StopReason, TrajectoryPhase, TrajectoryStatus
 
 NO_WORKER_LEFT = "every worker has failed for good and none is left to start"
 """Detail of the orders that end trajectories which no worker can ever serve."""
@@ -38,12 +39,12 @@ class TrajectoryEvents:
         state: ControlState,
         dispatcher: Dispatcher,
         predictor: LengthPredictor,
-        migration: MigrationPlanner,
+        moves: Moves,
     ) -> None:
         self._state = state
         self._dispatcher = dispatcher
         self._predictor = predictor
-        self._migration = migration
+        self._moves = moves
 
     # ------------------------------------------------------------------------------------- batches
 
@@ -70,6 +71,9 @@ class TrajectoryEvents:
             trajectory = _new_trajectory(spec, event.batch_id, now)
             state.add_trajectory(trajectory, batch)
             self._predict(trajectory)
+        self._dispatcher.prepare()
+        for spec in fresh.values():
+            trajectory = state.trajectories[spec.trajectory_id]
             if spec.between:
                 state.set_phase(trajectory, TrajectoryPhase.BETWEEN, now)
             else:
@@ -90,7 +94,7 @@ class TrajectoryEvents:
         commands = [
             command
             for trajectory in batch.open.values()
-            for command in self._dispatcher.cancel(trajectory, event.reason, detail)
+            for command in self._cancel(trajectory, event.reason, detail)
         ]
         return commands + self._dispatcher.serve_all(now)
 
@@ -144,13 +148,12 @@ class TrajectoryEvents:
         self._state.set_phase(trajectory, TrajectoryPhase.IN_TOOL, now)
         trajectory.tool_names = event.tool_names
         home = None if trajectory.worker_id is None else self._state.workers[trajectory.worker_id]
-        for proposal in self._migration.propose((trajectory,), self._state.ready, now):
-            self._consider(proposal)
+        commands = self._moves.consider(trajectory, now)
         if home is None:
-            return []
+            return commands
         # What it holds may go now, or has gone with it: somebody who lacked memory may start.
         self._dispatcher.guard.relieve(home)
-        return self._dispatcher.serve(home, now)
+        return commands + self._dispatcher.serve(home, now)
 
     def tools_finished(self, event: ToolsFinished, now: float) -> list[Command]:
         """The observation is appended: it queues for its next step."""
@@ -162,9 +165,14 @@ class TrajectoryEvents:
         if event.step_index != trajectory.steps_done - 1:
             return self._state.ignore(IgnoreReason.WRONG_STEP)
         trajectory.tool_names = ()
+        commands = self._moves.withdraw(trajectory)
         self._state.grow(trajectory, event.appended_tokens)
+        left = trajectory.worker_id
+        self._dispatcher.rehome(trajectory)
         self._dispatcher.admit(trajectory, now)
-        return self._dispatcher.serve_home(trajectory, now)
+        if left is not None and left != trajectory.worker_id:
+            commands += self._dispatcher.serve(self._state.workers[left], now)
+        return commands + self._dispatcher.serve_home(trajectory, now)
 
     def length_predicted(self, event: LengthPredicted, now: float) -> list[Command]:
         """Take over an estimate from outside, unless a newer one is known; it may change who is next."""
@@ -191,6 +199,7 @@ class TrajectoryEvents:
         if trajectory.phase is TrajectoryPhase.ENDING:
             return state.ignore(IgnoreReason.NO_CHANGE)
         home = None if trajectory.worker_id is None else state.workers[trajectory.worker_id]
+        commands = self._moves.withdraw(trajectory)
         if trajectory.phase is TrajectoryPhase.GENERATING and home is not None:
             self._dispatcher.end_generation(trajectory, home)
         else:
@@ -198,7 +207,7 @@ class TrajectoryEvents:
         trajectory.tool_names = ()
         state.set_phase(trajectory, TrajectoryPhase.ENDING, now)
         state.release_kv(trajectory)
-        return [] if home is None else self._dispatcher.serve(home, now)
+        return commands if home is None else commands + self._dispatcher.serve(home, now)
 
     def trajectory_finished(self, event: TrajectoryFinished, now: float) -> list[Command]:
         """Release whatever it holds, wherever it stands, and forget it."""
@@ -207,6 +216,7 @@ class TrajectoryEvents:
         if trajectory is None:
             return state.ignore(IgnoreReason.UNKNOWN_TRAJECTORY)
         home = None if trajectory.worker_id is None else state.workers[trajectory.worker_id]
+        commands = self._moves.withdraw(trajectory)
         if trajectory.phase is TrajectoryPhase.GENERATING and home is not None:
             self._dispatcher.end_generation(trajectory, home)
         else:
@@ -216,7 +226,10 @@ class TrajectoryEvents:
         else:
             self._predictor.forget(trajectory.trajectory_id)
         state.drop_trajectory(trajectory, event.stop_reason, now)
-        return [] if home is None else self._dispatcher.serve(home, now)
+        return commands if home is None else commands + self._dispatcher.serve(home, now)
+
+    def _cancel(self, trajectory: TrajectoryState, reason: StopReason, detail: str) -> list[Command]:
+        return self._moves.withdraw(trajectory) + self._dispatcher.cancel(trajectory, reason, detail)
 
     def _predict(self, trajectory: TrajectoryState) -> None:
         """A predictor that knows nothing does not erase what somebody else knew."""
@@ -224,20 +237,6 @@ class TrajectoryEvents:
         if prediction is not None:
             trajectory.prediction = prediction
             trajectory.predicted_at_tokens = trajectory.generated_tokens
-
-    def _consider(self, proposal: MigrationProposal) -> None:
-        """Accept a move if it is still possible. Without a transfer the target computes the prefix anew."""
-        trajectory = self._state.trajectories.get(proposal.trajectory_id)
-        target = self._state.workers.get(proposal.target)
-        if (
-            trajectory is not None
-            and target is not None
-            and trajectory.phase is TrajectoryPhase.IN_TOOL
-            and trajectory.worker_id == proposal.source
-            and target.phase is WorkerPhase.READY
-            and proposal.source != proposal.target
-        ):
-            self._dispatcher.move_home(trajectory, target)
 
 
 def _new_trajectory(spec: TrajectorySpec, batch_id: BatchId, now: float) -> TrajectoryState:

@@ -12,6 +12,7 @@ from heddle.control.events import (
     WorkerReady,
     WorkerStopped,
 )
+from heddle.control.moves import Moves
 from heddle.control.ports import Allocator
 from heddle.control.state import ControlState, IgnoreReason
 from heddle.types import StopReason, WorkerPhase, WorkerSpec
@@ -20,14 +21,17 @@ from heddle.types import StopReason, WorkerPhase, WorkerSpec
 class WorkerEvents:
     """Handlers of worker events, each returning the commands that follow."""
 
-    def __init__(self, state: ControlState, dispatcher: Dispatcher, allocator: Allocator) -> None:
+    def __init__(
+        self, state: ControlState, dispatcher: Dispatcher, allocator: Allocator, moves: Moves
+    ) -> None:
         self._state = state
         self._dispatcher = dispatcher
+        self._moves = moves
         self._allocator = allocator
 
     def pool_requested(self, event: PoolRequested) -> list[Command]:
         """Start the workers that the budget is made into. Raises ``ConfigError`` where none fit."""
-        specs = self._allocator.allocate(event.budget)
+        specs = self._allocator.allocate(event.budget, event.expected_tokens)
         return [command for spec in specs for command in self._start(spec)]
 
     def worker_added(self, event: WorkerAdded) -> list[Command]:
@@ -60,10 +64,12 @@ class WorkerEvents:
         if worker is None:
             return self._state.ignore(IgnoreReason.UNKNOWN_WORKER)
         worker.given_up = not event.will_restart
+        commands: list[Command] = []
         if worker.phase is not WorkerPhase.DRAINING:
             self._state.set_worker_phase(worker, WorkerPhase.DOWN)
+            commands += self._moves.withdraw_from(worker)
             self._dispatcher.evacuate(worker, now)
-        commands = self._dispatcher.serve(worker, now) + self._dispatcher.serve_all(now)
+        commands += self._dispatcher.serve(worker, now) + self._dispatcher.serve_all(now)
         if not event.will_restart:
             detail = f"worker {event.worker_id} is lost for good ({event.reason}) and no other is left"
             commands += self._end_all_if_hopeless(detail)
@@ -77,8 +83,9 @@ class WorkerEvents:
         if worker.phase is WorkerPhase.DRAINING:
             return self._state.ignore(IgnoreReason.NO_CHANGE)
         self._state.set_worker_phase(worker, WorkerPhase.DRAINING)
+        commands = self._moves.withdraw_from(worker)
         self._dispatcher.evacuate(worker, now)
-        commands = self._dispatcher.serve(worker, now) + self._dispatcher.serve_all(now)
+        commands += self._dispatcher.serve(worker, now) + self._dispatcher.serve_all(now)
         detail = f"worker {event.worker_id} was drained and every other is lost for good"
         return commands + self._end_all_if_hopeless(detail)
 

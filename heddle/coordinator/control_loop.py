@@ -15,12 +15,24 @@ from typing import Protocol, assert_never
 from heddle.agent.link import Ending, Grant
 from heddle.agent.loop import TrajectoryRun
 from heddle.agent.ports import Engine
-from heddle.control.commands import Cancel, Command, Generate, Preempt, StartWorker, StopWorker
-from heddle.control.events import Event
+from heddle.control.commands import (
+    Cancel,
+    CancelTransfer,
+    Command,
+    Generate,
+    Preempt,
+    StartWorker,
+    StopWorker,
+    Transfer,
+)
+from heddle.control.events import Event, TransferFailed
 from heddle.control.log import encode_entry
 from heddle.control.plane import ControlPlane
 from heddle.control.state import IgnoreReason
 from heddle.types import TrajectoryId, WorkerId, WorkerSpec
+
+NO_TRANSPORT = "no engine here can hand its KV cache to another"
+"""Reason of every failed transfer while there is no transport."""
 
 
 class WorkerActions(Protocol):
@@ -113,12 +125,24 @@ class ControlLoop:
                 mailbox = self._mailboxes.get(command.trajectory_id)
                 if mailbox is not None:
                     mailbox.run.cancel(Ending(command.stop_reason, command.detail, stage="queue"))
+            case Transfer():
+                self._refuse_transfer(command)
+            case CancelTransfer():
+                pass  # its refusal is on the way
             case StartWorker():
                 self._actions.start(command.spec)
             case StopWorker():
                 self._actions.stop(command.worker_id)
             case _:
                 assert_never(command)
+
+    def _refuse_transfer(self, command: Transfer) -> None:
+        """No engine of this process can hand over what it has computed: the trajectory stays, and is told so.
+
+        From the loop and not from here, so that the other commands of the same event are delivered first.
+        """
+        failed = TransferFailed(command.trajectory_id, command.source, command.target, NO_TRANSPORT)
+        asyncio.get_running_loop().call_soon(self.post, failed)
 
     def _deliver_grant(self, command: Generate) -> None:
         mailbox = self._mailboxes.get(command.trajectory_id)

@@ -16,9 +16,16 @@ class StickyLeastLoaded:
 
     name = "sticky_least_loaded"
 
+    def prepare(self, trajectories: Sequence[TrajectoryView], workers: Sequence[WorkerView]) -> None:
+        """Nothing to plan: loads say all."""
+
     def place(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> WorkerId:
         """Least loaded; ties by fewest placements ever, then by id."""
         return min(workers, key=_load).worker_id
+
+    def rehome(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> WorkerId | None:
+        """It stays."""
+        return None
 
 
 def _load(worker: WorkerView) -> tuple[float, int, WorkerId]:

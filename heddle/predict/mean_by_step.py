@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 
-from heddle.types import Prediction, TrajectoryId, TrajectoryView
+from heddle.types import Prediction, TrajectoryId, TrajectoryView, Trust
 
 WINDOW = 512
 """Endings remembered per step count: enough for a steady 0.9 quantile, few enough to follow a drift."""
@@ -63,6 +63,10 @@ class MeanByStep:
     def forget(self, trajectory_id: TrajectoryId) -> None:
         """Its length is not its own, so nothing is learned from it."""
         self._paths.pop(trajectory_id, None)
+
+    def trust(self) -> Trust | None:
+        """Not measured: before their first step it takes all for equal, so that it can rank nobody."""
+        return None
 
 
 class _Window:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 
-from heddle.types import Prediction, TrajectoryId, TrajectoryView
+from heddle.types import Prediction, TrajectoryId, TrajectoryView, Trust
 
 _QUANTILE_Z = 1.2815515655446004
 """Of the standard normal distribution at 0.9."""
@@ -28,6 +28,10 @@ class _FromKnownTotal:
     def forget(self, trajectory_id: TrajectoryId) -> None:
         """Nothing is remembered."""
 
+    def trust(self) -> Trust | None:
+        """Nobody measured it."""
+        return None
+
     def _prediction(self, trajectory: TrajectoryView, total: float, spread: float) -> Prediction:
         done = trajectory.generated_tokens
         return Prediction(
@@ -43,6 +47,10 @@ class Oracle(_FromKnownTotal):
     """Exact."""
 
     name = "oracle"
+
+    def trust(self) -> Trust | None:
+        """Full, on as many samples as anybody may want: it reads what will be."""
+        return Trust(tail_recall=1.0, rank_correlation=1.0, coverage=1.0, samples=1 << 30)
 
     def predict(self, trajectory: TrajectoryView) -> Prediction | None:
         """``None`` for what is not a replay."""

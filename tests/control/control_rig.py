@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heddle.allocation import make_allocator
-from heddle.control.commands import Cancel, Command, Generate, Preempt
+from heddle.control.commands import Cancel, Command, Generate, Preempt, Transfer
 from heddle.control.dispatch import DEFAULT_RULES, DispatchRules
 from heddle.control.events import (
     BatchSubmitted,
@@ -17,11 +17,13 @@ from heddle.control.events import (
     ToolsStarted,
     TrajectoryFinished,
     TrajectorySpec,
+    TransferFailed,
+    TransferFinished,
     WorkerLost,
     WorkerReady,
 )
 from heddle.control.plane import ControlPlane
-from heddle.control.ports import LengthPredictor, MigrationPlanner, Scheduler
+from heddle.control.ports import LengthPredictor, MigrationPlanner, Placer, Scheduler
 from heddle.control.state import TrajectoryState
 from heddle.migration import make_migration_planner
 from heddle.placement import make_placer
@@ -84,25 +86,39 @@ class Rig:
         slots: int = 2,
         pool: str = "auto",
         scheduler: Scheduler | None = None,
+        placer: Placer | None = None,
         migration: MigrationPlanner | None = None,
         predictor: LengthPredictor | None = None,
         rules: DispatchRules = DEFAULT_RULES,
     ) -> None:
         self.plane = ControlPlane(
             scheduler=scheduler or make_scheduler("fcfs"),
-            placer=make_placer("sticky_least_loaded"),
+            placer=placer or make_placer("sticky_least_loaded"),
             allocator=make_allocator("fixed", pool=pool, slots=slots),
             migration=migration or make_migration_planner("none"),
             predictor=predictor or make_predictor("mean_by_step"),
             rules=rules,
         )
         self.now = 0.0
+        self.transfers: dict[TrajectoryId, Transfer] = {}
+        """Ordered and not answered."""
 
     def send(self, event: Event) -> list[Command]:
         self.now += 1.0
         commands = self.plane.handle(event, self.now)
         self.plane.state.check_invariants()
+        self.transfers |= {c.trajectory_id: c for c in commands if isinstance(c, Transfer)}
         return commands
+
+    def transferred(self, name: str) -> list[Command]:
+        order = self.transfers.pop(TrajectoryId(name))
+        return self.send(
+            TransferFinished(order.trajectory_id, order.source, order.target, order.context_tokens)
+        )
+
+    def transfer_failed(self, name: str) -> list[Command]:
+        order = self.transfers.pop(TrajectoryId(name))
+        return self.send(TransferFailed(order.trajectory_id, order.source, order.target, "it broke"))
 
     def pool(self, workers: int, *, kv_capacity_tokens: int | None = None) -> None:
         """Start this many workers of one unit each, and bring them up."""

@@ -64,13 +64,20 @@ def test_an_entry_is_one_readable_line() -> None:
     line = encode_entry(3, 0.5, PoolRequested(2), [command], IgnoreReason.NO_CHANGE)
 
     assert line.decode() == (
-        '{"seq":3,"now":0.5,"event":{"type":"PoolRequested","budget":2},"commands":[{"type":"Generate",'
+        '{"seq":3,"now":0.5,"event":{"type":"PoolRequested","budget":2,"expected_tokens":[]},"commands":[{"type":"Generate",'
         '"trajectory_id":"a0","worker_id":"w0","step_index":2,"priority":-1.0,"prediction":null}],'
         '"ignored":"no_change"}'
     )
     assert encode_entry(0, 0.0, DispatchPaused(), ()).decode() == (
         '{"seq":0,"now":0.0,"event":{"type":"DispatchPaused"},"commands":[]}'
     )
+
+
+def test_an_entry_without_what_came_later_still_reads() -> None:
+    """Fields that older logs lack have defaults."""
+    entry = decode_entry(b'{"seq":0,"now":0.5,"event":{"type":"PoolRequested","budget":2},"commands":[]}')
+
+    assert entry.event == PoolRequested(2, expected_tokens=())
 
 
 @given(settings=st.builds(PlaneSettings))

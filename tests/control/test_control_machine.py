@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from heddle.control.build import PlaneSettings, build_plane
-from heddle.control.commands import Cancel, Command, Generate, Preempt, StartWorker, StopWorker
+from heddle.control.commands import (
+    Cancel,
+    CancelTransfer,
+    Command,
+    Generate,
+    Preempt,
+    StartWorker,
+    StopWorker,
+    Transfer,
+)
 from heddle.control.events import (
     BatchCancelled,
     BatchSubmitted,
@@ -175,6 +184,8 @@ class DataPlane(RuleBasedStateMachine):
                 assert name in self.open
                 assert name not in self.ordered_to_end
                 self.ordered_to_end.add(name)
+            case Transfer() | CancelTransfer():
+                raise AssertionError(f"nobody proposed {command}")
             case StartWorker(spec=spec):
                 assert spec.worker_id not in self.known_workers
                 self.known_workers.append(spec.worker_id)

@@ -11,7 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from heddle.control.build import PlaneSettings, build_plane
-from heddle.control.commands import Cancel, Command, Generate, Preempt, StartWorker, StopWorker
+from heddle.control.commands import (
+    Cancel,
+    CancelTransfer,
+    Command,
+    Generate,
+    Preempt,
+    StartWorker,
+    StopWorker,
+    Transfer,
+)
 from heddle.control.events import (
     BatchSubmitted,
     Event,
@@ -134,7 +143,7 @@ class VirtualWorld:
             case Preempt(trajectory_id=name, worker_id=worker):
                 assert self.lives[name].worker == worker
                 self._later(ABORT_S, name)
-            case Cancel() | StopWorker():
+            case Cancel() | StopWorker() | Transfer() | CancelTransfer():
                 raise AssertionError(f"nobody asked for {command}")
 
     def _later(self, seconds: float, name: TrajectoryId) -> None:

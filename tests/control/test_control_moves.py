@@ -1,0 +1,274 @@
+"""Moves: accepted or refused with a reason, transferred one per worker, and given up without a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+from control_rig import Rig, generated
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heddle.control.commands import CancelTransfer, Command, Transfer
+from heddle.control.events import (
+    BatchCancelled,
+    TransferFailed,
+    TransferFinished,
+    WorkerDrainRequested,
+)
+from heddle.control.ports import MigrationProposal, MoveMeans
+from heddle.control.state import IgnoreReason, MoveOutcome, MoveRefusal
+from heddle.control.transfers import Move, TransferLine
+from heddle.types import BatchId, StopReason, TrajectoryId, TrajectoryView, WorkerId, WorkerView
+
+
+class Planned:
+    """Proposes to move each trajectory as the test says: name to target and urgency."""
+
+    name = "planned"
+
+    def __init__(self, means: MoveMeans = MoveMeans.TRANSFER, **targets: tuple[str, float]) -> None:
+        self.means = means
+        self.targets = targets
+
+    def propose(
+        self, in_tool: Sequence[TrajectoryView], workers: Sequence[WorkerView], now: float
+    ) -> Iterable[MigrationProposal]:
+        for trajectory in in_tool:
+            if trajectory.trajectory_id in self.targets and trajectory.worker_id is not None:
+                target, urgency = self.targets[trajectory.trajectory_id]
+                yield MigrationProposal(
+                    trajectory.trajectory_id, trajectory.worker_id, WorkerId(target), self.means, urgency
+                )
+
+
+def make_rig(planner: Planned, *, workers: int = 2, size: int = 2) -> Rig:
+    """``a0`` lives on ``w0``, ``a1`` on ``w1`` and so on; each has generated its first step."""
+    rig = Rig(migration=planner)
+    rig.pool(workers)
+    rig.submit("a", size)
+    for index in range(size):
+        rig.step(f"a{index}")
+    return rig
+
+
+def transfers(commands: Sequence[Command]) -> list[tuple[str, str, str]]:
+    """Trajectory, source and target of every ``Transfer``."""
+    return [(c.trajectory_id, c.source, c.target) for c in commands if isinstance(c, Transfer)]
+
+
+def broken_off(commands: Sequence[Command]) -> list[str]:
+    """Trajectory of every ``CancelTransfer``."""
+    return [c.trajectory_id for c in commands if isinstance(c, CancelTransfer)]
+
+
+def test_a_transfer_that_is_done_in_time_changes_the_home() -> None:
+    """The trajectory lives at the source until then; its context counts at the target afterwards."""
+    rig = make_rig(Planned(a0=("w1", 5.0)))
+
+    ordered = rig.tools_started("a0")
+
+    assert ordered == [Transfer(TrajectoryId("a0"), WorkerId("w0"), WorkerId("w1"), 110, 30.0)]
+    assert rig.homes() == {"w0": 1, "w1": 1}
+    assert "is being copied to w1" in rig.plane.explain(TrajectoryId("a0"), rig.now).reason
+    rig.transferred("a0")
+    assert rig.homes() == {"w0": 0, "w1": 2}
+    assert rig.trajectory("a0").warm
+    assert generated(rig.tools_finished("a0")) == [("a0", "w1")]
+    assert rig.plane.gauges().moves_total == {MoveOutcome.MOVED: 1}
+
+
+def test_if_the_tools_return_first_the_trajectory_goes_on_where_it_is() -> None:
+    """At once; the answer that comes later moves nobody."""
+    rig = make_rig(Planned(a0=("w1", 5.0)))
+    rig.tools_started("a0")
+
+    commands = rig.tools_finished("a0")
+
+    assert broken_off(commands) == ["a0"]
+    assert generated(commands) == [("a0", "w0")]
+    assert rig.plane.gauges().transfers_under_way == 1
+    rig.transferred("a0")
+    assert rig.homes() == {"w0": 1, "w1": 1}
+    gauges = rig.plane.gauges()
+    assert (gauges.transfers_under_way, gauges.moves_total) == (0, {MoveOutcome.WITHDRAWN: 1})
+
+
+def test_after_a_failed_transfer_the_trajectory_goes_on_where_it_is() -> None:
+    """And its two workers are free for others."""
+    rig = make_rig(Planned(a0=("w1", 5.0), a1=("w0", 1.0)))
+    rig.tools_started("a0")
+    assert transfers(rig.tools_started("a1")) == []
+
+    assert transfers(rig.transfer_failed("a0")) == [("a1", "w1", "w0")]
+
+    assert generated(rig.tools_finished("a0")) == [("a0", "w0")]
+    assert rig.plane.gauges().moves_total == {MoveOutcome.FAILED: 1}
+
+
+def test_of_those_that_wait_for_a_worker_the_most_urgent_goes_first() -> None:
+    """Whoever shares no worker with what runs does not wait at all."""
+    planner = Planned(a0=("w3", 1.0), a1=("w3", 2.0), a2=("w3", 9.0), a4=("w5", 0.0))
+    rig = make_rig(planner, workers=6, size=6)
+
+    assert transfers(rig.tools_started("a0")) == [("a0", "w0", "w3")]
+    assert transfers(rig.tools_started("a1") + rig.tools_started("a2")) == []
+    assert transfers(rig.tools_started("a4")) == [("a4", "w4", "w5")]
+    assert rig.plane.gauges().transfers_waiting == 2
+    assert "in its turn" in rig.plane.explain(TrajectoryId("a1"), rig.now).reason
+    assert transfers(rig.transferred("a0")) == [("a2", "w2", "w3")]
+    assert transfers(rig.transferred("a2")) == [("a1", "w1", "w3")]
+
+
+def test_a_move_that_waits_is_given_up_silently() -> None:
+    """Nobody began to copy, so there is nothing to break off."""
+    rig = make_rig(Planned(a0=("w1", 5.0), a1=("w0", 1.0)))
+    rig.tools_started("a0")
+    rig.tools_started("a1")
+
+    assert broken_off(rig.tools_finished("a1")) == []
+
+    assert transfers(rig.transferred("a0")) == []
+    assert rig.homes() == {"w0": 0, "w1": 2}
+
+
+@pytest.mark.parametrize("worker", ["w0", "w1"])
+@pytest.mark.parametrize("drained", [False, True])
+def test_a_worker_that_goes_takes_its_transfers_with_it(worker: str, drained: bool) -> None:
+    """Source or target, lost or drained: broken off at once, and the trajectory goes on where there is a
+    worker."""
+    rig = make_rig(Planned(a0=("w1", 5.0)), workers=3)
+    rig.tools_started("a0")
+
+    commands = rig.send(WorkerDrainRequested(WorkerId(worker))) if drained else rig.lost(worker)
+
+    assert broken_off(commands) == ["a0"]
+    rig.transferred("a0")
+    expected = "w2" if worker == "w0" else "w0"
+    assert generated(rig.tools_finished("a0")) == [("a0", expected)]
+
+
+def test_a_trajectory_that_ends_breaks_its_transfer_off_once() -> None:
+    """By its own end or by a cancellation; its workers are taken until the answer."""
+    for cancelled in (False, True):
+        rig = make_rig(Planned(a0=("w1", 5.0)))
+        rig.tools_started("a0")
+        if cancelled:
+            commands = rig.send(BatchCancelled(BatchId("a"), StopReason.CANCELLED))
+            assert broken_off(commands) == ["a0"]
+            assert broken_off(rig.finish("a0", StopReason.CANCELLED)) == []
+        else:
+            assert broken_off(rig.finish("a0")) == ["a0"]
+        assert rig.plane.gauges().transfers_under_way == 1
+        rig.transfer_failed("a0")
+        assert rig.plane.gauges().transfers_under_way == 0
+
+
+def test_answers_that_fit_no_transfer_are_ignored() -> None:
+    """Twice, of another worker, or of a move that waits."""
+    rig = make_rig(Planned(a0=("w1", 5.0), a1=("w0", 1.0)))
+    rig.tools_started("a0")
+    rig.tools_started("a1")
+    a0, a1, w0, w1 = TrajectoryId("a0"), TrajectoryId("a1"), WorkerId("w0"), WorkerId("w1")
+
+    for event in (
+        TransferFinished(a0, w1, w0, 1),
+        TransferFailed(a1, w1, w0, "too early"),
+        TransferFinished(TrajectoryId("nobody"), w0, w1, 1),
+    ):
+        rig.send(event)
+        assert rig.plane.last_ignored is IgnoreReason.NO_TRANSFER
+    rig.transferred("a0")
+    rig.send(TransferFinished(a0, w0, w1, 1))
+    assert rig.plane.last_ignored is IgnoreReason.NO_TRANSFER
+
+
+def test_a_second_move_waits_for_the_answer_to_the_first() -> None:
+    """What was broken off may still be copying."""
+    rig = make_rig(Planned(a0=("w1", 5.0)))
+    rig.tools_started("a0")
+    rig.tools_finished("a0")
+    rig.step("a0")
+
+    assert transfers(rig.tools_started("a0")) == []
+
+    assert rig.plane.gauges().moves_refused_total == {MoveRefusal.MOVING: 1}
+    assert "an earlier transfer" in rig.plane.explain(TrajectoryId("a0"), rig.now).reason
+
+
+def test_a_target_without_room_is_refused() -> None:
+    """What it holds, what it expects and the newcomer must stay below its limit."""
+    rig = Rig(migration=Planned(a0=("w2", 1.0), a1=("w2", 1.0)))
+    rig.pool(3, kv_capacity_tokens=300)
+    rig.submit("a", 3)
+    rig.step("a0")
+    rig.step("a1")
+
+    assert transfers(rig.tools_started("a0")) == [("a0", "w0", "w2")]
+    assert transfers(rig.tools_started("a1")) == []
+
+    assert rig.plane.gauges().moves_refused_total == {MoveRefusal.NO_MEMORY: 1}
+    reason = rig.plane.explain(TrajectoryId("a1"), rig.now).reason
+    assert reason.endswith("a move of it was refused: the target lacked memory for its context")
+
+
+def test_by_recomputation_the_home_changes_at_once() -> None:
+    """Nothing is copied, and the new home has nothing of it yet."""
+    rig = make_rig(Planned(MoveMeans.RECOMPUTE, a0=("w1", 5.0)))
+
+    assert transfers(rig.tools_started("a0")) == []
+
+    assert rig.homes() == {"w0": 0, "w1": 2}
+    assert not rig.trajectory("a0").warm
+
+
+WORKERS = [WorkerId(f"w{i}") for i in range(5)]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["add", "start", "withdraw", "answer"]), st.integers(0, 11), st.integers(0, 3)
+        ),
+        max_size=60,
+    )
+)
+def test_the_line_never_shares_a_worker_and_never_lets_one_idle(
+    operations: list[tuple[str, int, int]],
+) -> None:
+    """Against a plain list: who runs, who is next, what is expected where."""
+    line = TransferLine()
+    moves: dict[str, Move] = {}
+    for operation, which, urgency in operations:
+        name = TrajectoryId(f"t{which}")
+        if operation == "add" and name not in line:
+            source, target = WORKERS[which % 5], WORKERS[(which + 1 + urgency) % 5]
+            moves[name] = Move(name, source, target, 10 + which, float(urgency))
+            line.add(moves[name])
+        elif operation == "start":
+            waiting = sorted(
+                (m for m in moves.values() if not m.under_way), key=lambda m: (-m.urgency, m.number)
+            )
+            taken = {worker for m in moves.values() if m.under_way for worker in m.endpoints}
+            expected = []
+            for move in waiting:
+                if taken.isdisjoint(move.endpoints):
+                    taken.update(move.endpoints)
+                    expected.append(move)
+            assert list(line.start()) == expected
+        elif operation == "withdraw":
+            known = moves.get(name)
+            stays = known is not None and not known.withdrawn
+            assert line.withdraw(name) is (known if stays else None)
+            if known is not None and not known.under_way:
+                del moves[name]
+        elif operation == "answer" and name in moves:
+            known = moves[name]
+            assert line.answered(name, *known.endpoints) is (known if known.under_way else None)
+            if known.under_way:
+                del moves[name]
+        assert {m.trajectory_id for m in line.moves()} == set(moves)
+        assert line.waiting + line.under_way == len(moves)
+        for worker in WORKERS:
+            coming = (m for m in moves.values() if m.target == worker and not m.withdrawn)
+            assert line.expected_tokens(worker) == sum(m.context_tokens for m in coming)
