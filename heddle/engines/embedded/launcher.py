@@ -6,17 +6,15 @@ import asyncio
 import importlib.util
 import os
 import secrets
-import signal
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
-import structlog
 from pydantic import BaseModel, ValidationError
 
 from heddle.engines.embedded import KEY_VARIABLE
 from heddle.engines.embedded.adapter import EmbeddedEngine
 from heddle.engines.embedded.model import default_cache_dir
+from heddle.engines.process import end_process, obituary, open_log
 from heddle.engines.uninterrupted import uninterrupted
 from heddle.errors import ConfigError, EngineUnavailable
 from heddle.types import WorkerSpec
@@ -27,9 +25,6 @@ _THREADING = {"OMP_WAIT_POLICY": "passive"}
 """Threads that wait for each other sleep instead of spinning. The cores are shared with tools and with the
 coordinator; observed with two threads on two busy cores: 0.3 to 2 tokens/s spinning, 11 to 39 sleeping.
 The user's environment has precedence."""
-_LOG_TAIL_BYTES = 4096
-
-_log = structlog.get_logger()
 
 
 class _Report(BaseModel):
@@ -40,6 +35,8 @@ class _Report(BaseModel):
 
 class EmbeddedWorker:
     """A running engine process and the adapter that talks to it."""
+
+    slots: int | None = None
 
     def __init__(
         self,
@@ -62,11 +59,11 @@ class EmbeddedWorker:
     async def wait(self) -> str:
         """How the process ended: its exit code or signal, and the last line of its log."""
         await self.process.wait()
-        return await _obituary(self.process, self._log_path)
+        return await obituary(self.process, self._log_path)
 
     async def stop(self) -> None:
         """SIGTERM to the process group, then SIGKILL; returns when the process is reaped."""
-        await _end(self.process)
+        await end_process(self.process, grace_s=STOP_GRACE_S)
         await self.engine.close()
 
 
@@ -107,10 +104,10 @@ class EmbeddedLauncher:
             async with asyncio.timeout(self._ready_timeout_s):
                 url, engine, kv_tokens = await self._await_ready(process, spec, log_path, key)
         except TimeoutError as exc:
-            await uninterrupted(_end(process))
+            await uninterrupted(end_process(process, grace_s=STOP_GRACE_S))
             raise EngineUnavailable(f"not ready within {self._ready_timeout_s:g} s") from exc
         except BaseException:
-            await uninterrupted(_end(process))
+            await uninterrupted(end_process(process, grace_s=STOP_GRACE_S))
             raise
         return EmbeddedWorker(
             process, engine, url, kv_tokens=kv_tokens, host_tokens=host_tokens, log=log_path
@@ -129,7 +126,9 @@ class EmbeddedLauncher:
             *("--parent-pid", str(os.getpid())),
         ]
         try:
-            log_fd = await asyncio.to_thread(_open_log, log_path, spec)
+            log_fd = await asyncio.to_thread(
+                open_log, log_path, f"{spec.worker_id} starts: {spec.tp_degree} threads, {spec.slots} slots"
+            )
             try:
                 return await asyncio.create_subprocess_exec(
                     sys.executable,
@@ -154,8 +153,8 @@ class EmbeddedLauncher:
         try:
             url = _Report.model_validate_json(line).url
         except ValidationError as exc:
-            await _end(process)
-            raise EngineUnavailable(await _obituary(process, log_path)) from exc
+            await end_process(process, grace_s=STOP_GRACE_S)
+            raise EngineUnavailable(await obituary(process, log_path)) from exc
         engine = EmbeddedEngine(url, slots=spec.slots, api_key=key)
         try:
             slots = await engine.slots()
@@ -199,66 +198,3 @@ def usable_cores() -> int:
         return len(os.sched_getaffinity(0))
     else:
         return os.cpu_count() or 1
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the process's group and reap the process; idempotent and bounded."""
-    for send, grace_s in ((_terminate, STOP_GRACE_S), (_kill, None)):
-        if process.returncode is not None:
-            return
-        send(process.pid)
-        try:
-            async with asyncio.timeout(grace_s):
-                await process.wait()
-        except TimeoutError:
-            _log.warning("engine.stop_needs_force", pid=process.pid, after_s=grace_s)
-
-
-def _terminate(pid: int) -> None:
-    _signal_group(pid, signal.SIGTERM)
-
-
-def _kill(pid: int) -> None:
-    _signal_group(pid, signal.SIGKILL)
-
-
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(pid, number)
-    except ProcessLookupError:
-        return  # it ended between the check and the signal
-
-
-def _open_log(path: Path, spec: WorkerSpec) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    header = f"--- {now} {spec.worker_id} starts: {spec.tp_degree} threads, {spec.slots} slots\n"
-    os.write(fd, header.encode())
-    return fd
-
-
-async def _obituary(process: asyncio.subprocess.Process, log_path: Path) -> str:
-    code = await process.wait()
-    how = f"exited with code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
-    last = await asyncio.to_thread(_last_line, log_path)
-    return f"the engine process {how}" + (f"; its last words: {last}" if last else "")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _last_line(path: Path) -> str:
-    """The last line of a log that is not a header; empty where there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _LOG_TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    said = [line.strip() for line in lines if line.strip()]
-    return "" if not said or said[-1].startswith("--- ") else said[-1]
