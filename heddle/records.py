@@ -14,7 +14,7 @@ from enum import StrEnum
 import orjson
 from pydantic import TypeAdapter
 
-from heddle.types import FinishReason, Json, Message, StopReason, TrajectoryStatus
+from heddle.types import FinishReason, Json, Message, SamplingParams, StopReason, TrajectoryStatus
 
 
 class FailureKind(StrEnum):
@@ -76,6 +76,8 @@ class StepRecord:
     queue_s: float
     prefill_s: float
     decode_s: float
+    echoed_sampling: SamplingParams | None = None
+    """The parameters by which the engine says it sampled; ``None`` where it does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,8 @@ class Trajectory:
     timing: Timing
     metadata: dict[str, Json] = field(default_factory=dict)
     """What the caller sent with the prompt, returned untouched."""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    """The parameters that were asked for."""
 
     @property
     def sampled_tokens(self) -> int:

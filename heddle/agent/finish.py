@@ -41,11 +41,11 @@ async def finish(services: LoopServices, run: FinishedRun) -> StopReason:
     """Record and commit. Returns the final stop reason. Raises ``StoreError``."""
     async with services.finishing:
         trajectory = _record(run)
-        violations = check(trajectory, greedy=run.order.sampling.temperature == 0.0)
+        violations = check(trajectory)
         if violations:
             services.observer.record_refused(sorted({v.gate for v in violations}))
             trajectory = _refused(trajectory, violations)
-        await services.journal.commit(trajectory)
+        await services.journal.commit(trajectory, violations)
     services.observer.trajectory_finished(trajectory)
     return trajectory.stop_reason
 
@@ -75,6 +75,7 @@ def _record(run: FinishedRun) -> Trajectory:
         predictions=list(run.predictions),
         timing=run.clock.timing(),
         metadata=dict(order.prompt.metadata),
+        sampling=order.sampling,
     )
 
 

@@ -26,6 +26,7 @@ from heddle.agent.tokens import TokenBuffer
 from heddle.control.events import GenerationInterrupted, StepGenerated
 from heddle.errors import EngineError, EngineRejected, EngineTimeout, EngineUnavailable
 from heddle.records import PredictionRecord, StepRecord
+from heddle.store.gates import sampled_as_asked
 from heddle.types import FinishReason, InterruptReason, SamplingParams, StopReason
 
 RETRY_BACKOFF_S = 0.1
@@ -33,6 +34,8 @@ RETRY_BACKOFF_S = 0.1
 before the same worker is tried again."""
 
 MAX_BACKOFF_S = 5.0
+
+MAX_TOKEN_ID = 2**31 - 1
 
 ABORT_DEADLINE_S = 30.0
 """An engine that has not let go by then is left to its own deadlines; the slot stays taken meanwhile."""
@@ -48,6 +51,8 @@ class _Segment:
     first_token_at: float | None = None
     base: int = 0
     """Tokens that the step had when the segment began."""
+    garbage: str | None = None
+    """What came that cannot be tokens of a model; nothing of the segment is kept then."""
 
 
 class StepGeneration:
@@ -80,6 +85,7 @@ class StepGeneration:
         self._grant: Grant | None = None
         self._segment = _Segment(0.0)
         self._preemptions = 0
+        self._echo: SamplingParams | None = None
         self._stopping = False
         """It was told to give its slot back, and has not done so yet."""
         self._abort: asyncio.Task[None] | None = None
@@ -161,7 +167,7 @@ class StepGeneration:
             raise TrajectoryEnded(Ending(StopReason.ENGINE_FAILED, str(exc))) from exc
         except EngineError as exc:
             self._clock.parts.engine_stall += self._clock.now() - self._segment.started
-            return exc
+            return self._garbled(grant) or exc
         except asyncio.CancelledError:
             self._account_cancelled()
             raise
@@ -206,6 +212,11 @@ class StepGeneration:
         )
 
     def _on_tokens(self, chunk: TokenChunk) -> None:
+        if self._segment.garbage is not None:
+            return
+        if garbage := _garbage_in(chunk):
+            self._segment.garbage = garbage
+            return
         if self._segment.first_token_at is None:
             self._segment.first_token_at = self._clock.now()
         self.token_ids.extend(chunk.token_ids)
@@ -215,11 +226,11 @@ class StepGeneration:
 
     def _account(self, grant: Grant, generation: Generation) -> EngineError | None:
         fresh = len(self.token_ids) - self._segment.base
-        if fresh != len(generation.token_ids) or len(self.token_ids) != len(self.logprobs):
-            self._drop_after(self._segment.base)
-            return EngineUnavailable(
-                f"{grant.worker_id} streamed {fresh} tokens of {len(generation.token_ids)}"
-            )
+        if self._segment.garbage is None:
+            self._segment.garbage = self._misfit(generation, fresh)
+        if garbled := self._garbled(grant):
+            return garbled
+        self._keep_echo(generation.echoed_sampling)
         self.weight_versions[self._segment.base :] = [generation.weight_version] * fresh
         self._cached += generation.cached_tokens
         self._prefill_s += generation.prefill_s
@@ -237,6 +248,28 @@ class StepGeneration:
         spent = self._clock.now() - self._segment.started - generation.prefill_s - generation.decode_s
         self._clock.parts.preemption += max(0.0, spent)
         return None
+
+    def _misfit(self, generation: Generation, fresh: int) -> str | None:
+        """What is wrong with an answer as a whole, of which ``fresh`` tokens were streamed."""
+        if fresh != len(generation.token_ids):
+            return f"streamed {fresh} tokens of {len(generation.token_ids)}"
+        if len(self.token_ids) > self._max_new_tokens:
+            return f"sampled {len(self.token_ids)} tokens where {self._max_new_tokens} were asked for"
+        if fresh == 0 and generation.finish_reason is not FinishReason.ABORT:
+            return "sampled nothing"
+        return None
+
+    def _garbled(self, grant: Grant) -> EngineUnavailable | None:
+        """Drop a segment of which something cannot be true."""
+        if self._segment.garbage is None:
+            return None
+        self._drop_after(self._segment.base)
+        return EngineUnavailable(f"{grant.worker_id} {self._segment.garbage}")
+
+    def _keep_echo(self, echo: SamplingParams | None) -> None:
+        """Of several segments, the one that was sampled otherwise than was asked for."""
+        if self._echo is None or not sampled_as_asked(self._order.sampling, echo):
+            self._echo = echo or self._echo
 
     def _account_cancelled(self) -> None:
         now, segment = self._clock.now(), self._segment
@@ -330,7 +363,17 @@ class StepGeneration:
             queue_s=self._queue_s,
             prefill_s=self._prefill_s,
             decode_s=self._decode_s,
+            echoed_sampling=self._echo,
         )
+
+
+def _garbage_in(chunk: TokenChunk) -> str | None:
+    """Why these cannot be tokens of a model."""
+    if len(chunk.token_ids) != len(chunk.logprobs):
+        return f"sent {len(chunk.token_ids)} tokens with {len(chunk.logprobs)} logprobs"
+    if min(chunk.token_ids, default=0) < 0 or max(chunk.token_ids, default=0) > MAX_TOKEN_ID:
+        return "sent a token id that no vocabulary has"
+    return None
 
 
 async def _abort(engine: Engine, request_id: str) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from heddle.records import ToolCallRecord, Trajectory
+from heddle.store.gates import GateViolation
 from heddle.types import (
     EngineLoad,
     FinishReason,
@@ -82,6 +83,8 @@ class Generation:
     prefill_s: float
     """From sending the request to its first token, the engine's own queue included."""
     decode_s: float
+    echoed_sampling: SamplingParams | None = None
+    """The parameters by which the engine says it sampled; ``None`` where it does not tell."""
 
 
 class Engine(Protocol):
@@ -329,6 +332,9 @@ class Journal(Protocol):
 
     async def append(self, entry: JournalEntry) -> None: ...
 
-    async def commit(self, trajectory: Trajectory) -> None:
-        """Make a finished trajectory visible, exactly once. Raises ``StoreError``."""
+    async def commit(self, trajectory: Trajectory, violations: Sequence[GateViolation] = ()) -> None:
+        """Make a finished trajectory visible, exactly once. Raises ``StoreError``.
+
+        With ``violations`` it stands for a record that was refused, and is entered into the quarantine too.
+        """
         ...

@@ -13,11 +13,32 @@ from heddle.api.context import ApiContext
 from heddle.api.replies import JSON, NDJSON, reply_bytes, reply_json
 from heddle.api.routing import Answer, Route
 from heddle.api.schemas import BatchRequest
-from heddle.api.service import BatchStatus, Explanation, TrajectoryPage
+from heddle.api.service import (
+    BatchExplanation,
+    BatchPage,
+    BatchStatus,
+    Explanation,
+    QuarantinePage,
+    TrajectoryPage,
+)
 from heddle.records import Trajectory
 
 CURSOR_HEADER = "X-Heddle-Cursor"
 FINISHED_HEADER = "X-Heddle-Finished"
+
+
+class PageQuery(BaseModel):
+    """The query of a list that comes in pages."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    after: str | None = Field(
+        default=None,
+        max_length=256,
+        pattern=r"^[!-~]*$",
+        description="The `cursor` of the page before. Omit for the first page.",
+    )
+    limit: int = Field(default=100, ge=1, le=1000, description="Most entries in one page.")
 
 
 class TrajectoriesQuery(BaseModel):
@@ -68,12 +89,17 @@ class BatchRoutes:
                 "batches", body=BatchRequest, errors=(409, 503),
             ),
             Route(
-                "GET", "/v1/batches", self.list_batches, "All batches.",
-                {200: Answer("The batches.", BatchStatus, wrapped="batches")}, "batches", errors=(503,),
+                "GET", "/v1/batches", self.list_batches, "Batches, the latest first, in pages.",
+                {200: Answer("A page.", BatchPage)}, "batches", query=PageQuery, errors=(503,),
             ),
             Route(
                 "GET", "/v1/batches/{batch_id}", self.show, "Counts, progress and ETA of a batch.",
                 {200: batch}, "batches", errors=(404, 503), id_parameters=batch_id,
+            ),
+            Route(
+                "GET", "/v1/batches/{batch_id}/explain", self.explain_batch, "What a batch waits for.",
+                {200: Answer("The reasons.", BatchExplanation)}, "batches",
+                errors=(404, 503), id_parameters=batch_id,
             ),
             Route(
                 "DELETE", "/v1/batches/{batch_id}", self.cancel, "Cancel what still runs of a batch.",
@@ -92,6 +118,11 @@ class BatchRoutes:
                 errors=(404, 503), id_parameters=trajectory_id,
             ),
             Route(
+                "GET", "/v1/quarantine", self.quarantine,
+                "Trajectories whose records were refused, and how many by each gate.",
+                {200: Answer("A page.", QuarantinePage)}, "trajectories", query=PageQuery, errors=(503,),
+            ),
+            Route(
                 "GET", "/v1/trajectories/{trajectory_id}/explain", self.explain,
                 "What a trajectory waits for.", {200: Answer("The reason.", Explanation)}, "trajectories",
                 errors=(404, 503), id_parameters=trajectory_id,
@@ -107,7 +138,9 @@ class BatchRoutes:
         )
 
     async def list_batches(self, request: web.Request) -> web.StreamResponse:
-        return await reply_json(request, {"batches": await self._service.batches()}, self._timing)
+        query = read_query(request, PageQuery)
+        page = await self._service.batches(after=query.after or None, limit=query.limit)
+        return await reply_json(request, page, self._timing)
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         status = await self._service.batch(read_id(request, "batch_id"))
@@ -135,6 +168,15 @@ class BatchRoutes:
     async def explain(self, request: web.Request) -> web.StreamResponse:
         explanation = await self._service.explain(read_id(request, "trajectory_id"))
         return await reply_json(request, explanation, self._timing)
+
+    async def explain_batch(self, request: web.Request) -> web.StreamResponse:
+        explanation = await self._service.explain_batch(read_id(request, "batch_id"))
+        return await reply_json(request, explanation, self._timing)
+
+    async def quarantine(self, request: web.Request) -> web.StreamResponse:
+        query = read_query(request, PageQuery)
+        page = await self._service.quarantine(after=query.after or None, limit=query.limit)
+        return await reply_json(request, page, self._timing)
 
     async def _page(self, batch_id: str, query: TrajectoriesQuery) -> TrajectoryPage:
         """Wait for a page; a stopping server waits no longer and answers with what there is."""

@@ -76,6 +76,71 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingGroup:
+    """Open trajectories of a batch that stand at the same place."""
+
+    phase: str
+    worker_id: str | None
+    trajectories: int
+    longest_s: float
+    """Seconds since the first of them came there."""
+    example: str
+    """That one's id."""
+    reason: str
+    """What that one waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchExplanation:
+    """``GET /v1/batches/{id}/explain``: what the batch waits for."""
+
+    batch_id: str
+    state: str
+    open: int
+    summary: str
+    """A sentence."""
+    waiting: Sequence[WaitingGroup]
+    """The longest wait first."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPage:
+    """Batches, the latest first."""
+
+    batches: Sequence[BatchStatus]
+    cursor: str | None
+    """Pass as ``after`` for older ones; null where there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateFinding:
+    """What an admission gate found."""
+
+    gate: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedTrajectory:
+    """A trajectory whose record was refused; it is ``failed`` in its batch."""
+
+    trajectory_id: str
+    batch_id: str
+    findings: Sequence[GateFinding]
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinePage:
+    """``GET /v1/quarantine``, in the order of refusal."""
+
+    counts: Mapping[str, int]
+    """Refused records by gate, over the whole store."""
+    trajectories: Sequence[QuarantinedTrajectory]
+    cursor: str
+    """Pass as ``after`` to go on."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerEvent:
     """One entry of ``GET /v1/events``; ``event_id`` grows by one and is what Last-Event-ID carries."""
 
@@ -95,7 +160,9 @@ class RolloutService(Protocol):
         """
         ...
 
-    async def batches(self) -> Sequence[BatchStatus]: ...
+    async def batches(self, *, after: str | None, limit: int) -> BatchPage:
+        """The latest first; ``after`` is the cursor of the page before."""
+        ...
 
     async def batch(self, batch_id: str) -> BatchStatus: ...
 
@@ -112,6 +179,10 @@ class RolloutService(Protocol):
         ...
 
     async def explain(self, trajectory_id: str) -> Explanation: ...
+
+    async def explain_batch(self, batch_id: str) -> BatchExplanation: ...
+
+    async def quarantine(self, *, after: str | None, limit: int) -> QuarantinePage: ...
 
     def events(self, after_id: int | None) -> AsyncIterator[ServerEvent]:
         """Everything after ``after_id`` that is still in the buffer, then what comes.

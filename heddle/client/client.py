@@ -22,7 +22,15 @@ from pydantic import BaseModel, ConfigDict, SecretStr, TypeAdapter, ValidationEr
 
 from heddle.api.fields import field_errors
 from heddle.api.schemas import BatchRequest, PromptRequest, WorkerRequest
-from heddle.api.service import BatchStatus, Explanation, ServerEvent, WorkerStatus
+from heddle.api.service import (
+    BatchExplanation,
+    BatchPage,
+    BatchStatus,
+    Explanation,
+    QuarantinePage,
+    ServerEvent,
+    WorkerStatus,
+)
 from heddle.client.errors import ServerFailure
 from heddle.client.sse import parse_events
 from heddle.client.transport import RetryPolicy, Transport
@@ -36,17 +44,15 @@ POLL_S = 30.0
 PAGE_LIMIT = 200
 """Trajectories asked for at once."""
 
+BATCH_PAGE_LIMIT = 1000
+"""Batches asked for at once."""
+
 DEFAULT_RETRY = RetryPolicy()
 
 Prompt: TypeAlias = PromptRequest | Mapping[str, object]
 """``{"task": {...}}``, perhaps with ``prompt_id``, ``environment`` and ``metadata``."""
 
 T = TypeVar("T")
-
-
-class _BatchList(BaseModel):
-    model_config = ConfigDict(frozen=True)
-    batches: list[BatchStatus]
 
 
 class _WorkerList(BaseModel):
@@ -56,7 +62,10 @@ class _WorkerList(BaseModel):
 
 _BATCH = TypeAdapter(BatchStatus)
 _WORKER = TypeAdapter(WorkerStatus)
+_BATCH_PAGE = TypeAdapter(BatchPage)
 _EXPLANATION = TypeAdapter(Explanation)
+_BATCH_EXPLANATION = TypeAdapter(BatchExplanation)
+_QUARANTINE_PAGE = TypeAdapter(QuarantinePage)
 
 
 def make_batch(
@@ -136,9 +145,15 @@ class Client:
         return _decode(_BATCH, response)
 
     async def batches(self) -> list[BatchStatus]:
-        """All batches that the server knows."""
-        response = await self._transport.request("GET", "/v1/batches", repeat=True)
-        return _decode(TypeAdapter(_BatchList), response).batches
+        """All batches that the server knows, the latest first."""
+        found: list[BatchStatus] = []
+        after: str | None = None
+        while True:
+            page = _decode(_BATCH_PAGE, await self._get_page("/v1/batches", after, BATCH_PAGE_LIMIT))
+            found += page.batches
+            if page.cursor is None:
+                return found
+            after = page.cursor
 
     async def batch(self, batch_id: str) -> BatchStatus:
         """How a batch stands."""
@@ -209,6 +224,14 @@ class Client:
         """What a trajectory waits for."""
         return _decode(_EXPLANATION, await self._get(f"/v1/trajectories/{_part(trajectory_id)}/explain"))
 
+    async def explain_batch(self, batch_id: str) -> BatchExplanation:
+        """What a batch waits for."""
+        return _decode(_BATCH_EXPLANATION, await self._get(f"/v1/batches/{_part(batch_id)}/explain"))
+
+    async def quarantine(self, *, after: str | None = None, limit: int = PAGE_LIMIT) -> QuarantinePage:
+        """Trajectories whose records were refused; ``after`` is the cursor of the page before."""
+        return _decode(_QUARANTINE_PAGE, await self._get_page("/v1/quarantine", after, limit))
+
     async def events(self, after: int | None = None) -> AsyncGenerator[ServerEvent, None]:
         """What happens at the server, from now on or after an event id; goes on after a restart."""
         backoff = self._transport.backoff()
@@ -266,6 +289,10 @@ class Client:
 
     async def _get(self, path: str) -> httpx.Response:
         return await self._transport.request("GET", path, repeat=True)
+
+    async def _get_page(self, path: str, after: str | None, limit: int) -> httpx.Response:
+        params = {"limit": str(limit)} | ({"after": after} if after else {})
+        return await self._transport.request("GET", path, params=params, repeat=True)
 
 
 def _part(identifier: str) -> str:

@@ -11,8 +11,15 @@ from typing import Any, Self, TypeVar
 from pydantic import SecretStr
 
 from heddle.api.schemas import BatchRequest
-from heddle.api.service import BatchStatus, Explanation, ServerEvent, WorkerStatus
-from heddle.client.client import DEFAULT_RETRY, Client, Prompt
+from heddle.api.service import (
+    BatchExplanation,
+    BatchStatus,
+    Explanation,
+    QuarantinePage,
+    ServerEvent,
+    WorkerStatus,
+)
+from heddle.client.client import DEFAULT_RETRY, PAGE_LIMIT, Client, Prompt
 from heddle.client.transport import RetryPolicy
 from heddle.records import Trajectory
 from heddle.types import Json
@@ -134,6 +141,14 @@ class SyncClient:
     def explain(self, trajectory_id: str) -> Explanation:
         """See :meth:`heddle.client.Client.explain`."""
         return self._loop.run(self._client.explain(trajectory_id))
+
+    def explain_batch(self, batch_id: str) -> BatchExplanation:
+        """See :meth:`heddle.client.Client.explain_batch`."""
+        return self._loop.run(self._client.explain_batch(batch_id))
+
+    def quarantine(self, *, after: str | None = None, limit: int = PAGE_LIMIT) -> QuarantinePage:
+        """See :meth:`heddle.client.Client.quarantine`."""
+        return self._loop.run(self._client.quarantine(after=after, limit=limit))
 
     def events(self, after: int | None = None) -> Iterator[ServerEvent]:
         """See :meth:`heddle.client.Client.events`."""

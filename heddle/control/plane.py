@@ -36,7 +36,7 @@ from heddle.control.events import (
 )
 from heddle.control.moves import DEFAULT_MOVE_RULES, MoveRules, Moves
 from heddle.control.ports import Allocator, LengthPredictor, MigrationPlanner, Placer, Scheduler
-from heddle.control.queries import ControlExplanation, ControlGauges
+from heddle.control.queries import ControlExplanation, ControlGauges, WaitingGroup
 from heddle.control.state import ControlState, IgnoreReason
 from heddle.control.trajectories import TrajectoryEvents
 from heddle.control.workers import WorkerEvents
@@ -147,6 +147,10 @@ class ControlPlane:
     def explain(self, trajectory_id: TrajectoryId, now: float) -> ControlExplanation:
         """What an open trajectory waits for. Raises ``NotFound``."""
         return queries.explain(self.state, trajectory_id, now)
+
+    def explain_batch(self, batch_id: BatchId, now: float) -> Sequence[WaitingGroup]:
+        """Whom a batch waits for, the longest wait first; empty where it is not open."""
+        return queries.explain_batch(self.state, batch_id, now)
 
     def gauges(self) -> ControlGauges:
         """The state in numbers."""

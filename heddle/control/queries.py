@@ -15,7 +15,7 @@ from heddle.control.state import (
     WorkerState,
 )
 from heddle.errors import NotFound
-from heddle.types import StopReason, TrajectoryId, TrajectoryPhase, WorkerId, WorkerPhase
+from heddle.types import BatchId, StopReason, TrajectoryId, TrajectoryPhase, WorkerId, WorkerPhase
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,39 @@ class ControlGauges:
     transfers_under_way: int
     moves_total: Mapping[MoveOutcome, int]
     moves_refused_total: Mapping[MoveRefusal, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingGroup:
+    """Open trajectories of one batch that stand at the same place."""
+
+    phase: TrajectoryPhase
+    worker_id: WorkerId | None
+    trajectories: int
+    longest_s: float
+    """How long the one that came first is there."""
+    first: ControlExplanation
+    """What that one waits for."""
+
+
+def explain_batch(state: ControlState, batch_id: BatchId, now: float) -> list[WaitingGroup]:
+    """Whom a batch waits for, the longest wait first; empty where it is not open. O(its open ones)."""
+    batch = state.batches.get(batch_id)
+    if batch is None:
+        return []
+    members: dict[tuple[object, ...], list[TrajectoryState]] = {}
+    for trajectory in batch.open.values():
+        ordered_to_end = trajectory.cancel_reason is not None
+        place = (trajectory.phase, trajectory.worker_id, trajectory.held_back, ordered_to_end)
+        members.setdefault(place, []).append(trajectory)
+    groups = [_group(state, same, now) for same in members.values()]
+    return sorted(groups, key=lambda group: -group.longest_s)
+
+
+def _group(state: ControlState, members: list[TrajectoryState], now: float) -> WaitingGroup:
+    first = min(members, key=lambda trajectory: trajectory.phase_since)
+    found = explain(state, first.trajectory_id, now)
+    return WaitingGroup(found.phase, found.worker_id, len(members), found.since_s, found)
 
 
 def explain(state: ControlState, trajectory_id: TrajectoryId, now: float) -> ControlExplanation:

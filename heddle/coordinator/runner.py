@@ -69,8 +69,8 @@ class BatchRunner:
     async def recover(self) -> int:
         """Go on with what an earlier process left open. Returns the number of trajectories."""
         resumed = 0
-        for state in await self._store.batches():
-            if state.finished_at is None and (stored := await self._store.batch(state.batch_id)) is not None:
+        for state in await self._store.unfinished_batches():
+            if (stored := await self._store.batch(state.batch_id)) is not None:
                 resumed += await self._resume(stored)
         return resumed
 

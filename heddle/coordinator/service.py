@@ -15,11 +15,23 @@ import orjson
 
 from heddle.agent.order import LoopServices
 from heddle.api.schemas import BatchRequest, WorkerRequest
-from heddle.api.service import BatchStatus, Explanation, ServerEvent, TrajectoryPage, WorkerStatus
+from heddle.api.service import (
+    BatchExplanation,
+    BatchPage,
+    BatchStatus,
+    Explanation,
+    GateFinding,
+    QuarantinedTrajectory,
+    QuarantinePage,
+    ServerEvent,
+    TrajectoryPage,
+    WorkerStatus,
+)
 from heddle.control.events import DispatchPaused, DispatchResumed, WorkerAdded, WorkerDrainRequested
 from heddle.coordinator.batches import OpenBatch
 from heddle.coordinator.broadcast import Broadcaster
 from heddle.coordinator.control_loop import ControlLoop
+from heddle.coordinator.explain import batch_explanation, explanation, finished_explanation
 from heddle.coordinator.pool import WorkerPool
 from heddle.coordinator.prepare import PromptPreparer
 from heddle.coordinator.runner import BatchRunner
@@ -85,8 +97,14 @@ class Coordinator:
             raise Conflict(f"batch {batch_id} exists already, with a different content")
         return await self._status(known.state)
 
-    async def batches(self) -> Sequence[BatchStatus]:
-        return [await self._status(stored) for stored in await self._store.batches()]
+    async def batches(self, *, after: str | None, limit: int) -> BatchPage:
+        before = _parse_cursor(after) if after is not None else None
+        listed = await self._store.batches(before=before, limit=limit)
+        older = len(listed) == limit and listed[-1].place > 1
+        return BatchPage(
+            batches=[await self._status(entry.state) for entry in listed],
+            cursor=str(listed[-1].place) if older else None,
+        )
 
     async def batch(self, batch_id: str) -> BatchStatus:
         return await self._status(await self._stored(batch_id))
@@ -122,20 +140,34 @@ class Coordinator:
         return record or orjson.dumps({"trajectory_id": trajectory_id, "status": "pending"})
 
     async def explain(self, trajectory_id: str) -> Explanation:
-        finished = Explanation(trajectory_id, "finished", None, 0.0, "finished; its record is stored", None)
         if await self._record(trajectory_id) is not None:
-            return finished
+            return finished_explanation(trajectory_id)
         try:
             found = self._control.plane.explain(TrajectoryId(trajectory_id), self._services.now())
         except NotFound:  # it has left the control plane; its task is about to end
-            return finished
-        return Explanation(
-            trajectory_id=trajectory_id,
-            phase=found.phase,
-            worker_id=found.worker_id,
-            since_s=found.since_s,
-            reason=found.reason,
-            queue_position=found.queue_position,
+            return finished_explanation(trajectory_id)
+        return explanation(found)
+
+    async def explain_batch(self, batch_id: str) -> BatchExplanation:
+        stored = await self._stored(batch_id)
+        groups = self._control.plane.explain_batch(stored.batch_id, self._services.now())
+        return batch_explanation(batch_id, _state(stored, self._runner.open.get(stored.batch_id)), groups)
+
+    async def quarantine(self, *, after: str | None, limit: int) -> QuarantinePage:
+        cursor = _parse_cursor(after)
+        entries = await self._store.quarantine(after=cursor, limit=limit)
+        counts = await self._store.quarantine_counts()
+        return QuarantinePage(
+            counts={gate.value: count for gate, count in counts.items()},
+            trajectories=[
+                QuarantinedTrajectory(
+                    entry.trajectory_id,
+                    entry.batch_id,
+                    [GateFinding(found.gate, found.message) for found in entry.violations],
+                )
+                for entry in entries
+            ],
+            cursor=str(entries[-1].sequence if entries else cursor),
         )
 
     def events(self, after_id: int | None) -> AsyncIterator[ServerEvent]:

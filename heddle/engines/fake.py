@@ -187,6 +187,7 @@ class FakeEngine:
             weight_version=0,
             prefill_s=0.0,
             decode_s=asyncio.get_running_loop().time() - started_at,
+            echoed_sampling=request.sampling,
         )
 
     def _finish(self, token_ids: list[int], planned: int) -> FinishReason:

@@ -2,7 +2,8 @@
 
 Token arrays are list columns, so that a reader can load ids, mask and logprobs without the rest; logprobs are
 doubles and come back exactly as they were. ``failure`` and ``timing`` are structs. What is deep or free in
-shape (steps, messages, predictions, reward_info, metadata) is JSON text in the form of the JSONL record.
+shape (steps, messages, predictions, reward_info, metadata, sampling) is JSON text in the form of the JSONL
+record.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from heddle.records import Timing, Trajectory, decode_trajectory, encode_traject
 ROWS_PER_GROUP = 256
 """Rows in memory at once: tens of megabytes at the longest responses."""
 
-_JSON_COLUMNS = ("steps", "messages", "reward_info", "predictions", "metadata")
+_JSON_COLUMNS = ("steps", "messages", "reward_info", "predictions", "metadata", "sampling")
 
 SCHEMA = pa.schema(
     [
@@ -50,6 +51,7 @@ SCHEMA = pa.schema(
         ("predictions", pa.string()),
         ("timing", pa.struct([(field.name, pa.float64()) for field in fields(Timing)])),
         ("metadata", pa.string()),
+        ("sampling", pa.string()),
     ]
 )
 """One column per field of :class:`heddle.records.Trajectory`, in its order."""

@@ -15,7 +15,7 @@ from itertools import compress, pairwise
 from operator import not_
 
 from heddle.records import FailureKind, Trajectory
-from heddle.types import TrajectoryStatus
+from heddle.types import SamplingParams, TrajectoryStatus
 
 TIMING_RELATIVE_SLACK = 0.01
 TIMING_ABSOLUTE_SLACK_S = 0.005
@@ -30,7 +30,7 @@ MIN_TOKENS_TO_SUSPECT = 64
 Single exact zeros are honest: in 32-bit arithmetic every token of probability above about 1 - 1e-6 has one,
 and greedy decoding, a repeating model or copied text give many. But each of 64 tokens, the first one of the
 generation included, does not happen where the model had anything to decide. Tokens of constrained steps
-are not judged, nor is anything where the caller says that the logprobs are those of greedy sampling itself.
+are not judged, nor is anything sampled at temperature 0, for which some engines report 0.0 throughout.
 """
 
 
@@ -51,6 +51,10 @@ class Gate(StrEnum):
     """Present exactly where the status is ``failed``; an infra failure has no reward."""
     STEPS = "steps"
     """Indices 0, 1, 2 ...; counts are not negative."""
+    PREFIX = "prefix"
+    """Each step saw the prompt and all that came before it, and its tokens follow right there."""
+    SAMPLING = "sampling"
+    """Engines sampled by the parameters that were asked for, as far as they tell."""
     TIMING = "timing"
     REWARD = "reward"
 
@@ -63,16 +67,27 @@ class GateViolation:
     message: str
 
 
-def check(trajectory: Trajectory, *, greedy: bool = False) -> list[GateViolation]:
-    """Every violation, in the order of the gates; empty for a record that may be admitted.
+ECHO_TOLERANCE = 1e-5
+"""Relative; engines keep parameters in 32 bits."""
 
-    ``greedy`` says that sampling was at temperature 0: some engines then report logprob 0.0 throughout.
-    """
+
+def sampled_as_asked(asked: SamplingParams, echo: SamplingParams | None) -> bool:
+    """Whether an engine's echo agrees with the request. Seeds differ by step and are not compared."""
+    return echo is None or (
+        asked.top_k == echo.top_k
+        and math.isclose(asked.temperature, echo.temperature, rel_tol=ECHO_TOLERANCE)
+        and math.isclose(asked.top_p, echo.top_p, rel_tol=ECHO_TOLERANCE)
+        and math.isclose(asked.min_p, echo.min_p, rel_tol=ECHO_TOLERANCE)
+    )
+
+
+def check(trajectory: Trajectory) -> list[GateViolation]:
+    """Every violation, in the order of the gates; empty for a record that may be admitted."""
     violations = [
         GateViolation(gate, message) for gate, judge in _JUDGES.items() for message in judge(trajectory)
     ]
-    if not greedy:
-        violations += [GateViolation(Gate.ZERO_LOGPROBS, message) for message in _zero_logprobs(trajectory)]
+    if _STRUCTURE.isdisjoint(violation.gate for violation in violations):
+        violations += [GateViolation(Gate.PREFIX, message) for message in _prefix(trajectory)]
     return violations
 
 
@@ -134,6 +149,8 @@ def _logprobs(t: Trajectory) -> Iterator[str]:
 
 
 def _zero_logprobs(t: Trajectory) -> Iterator[str]:
+    if t.sampling.temperature == 0.0:
+        return
     sampled = list(compress(t.response_logprobs, t.response_mask))
     if len(sampled) != sum(step.output_tokens for step in t.steps):
         return  # the mask gate has it; which token belongs to which step is unknown
@@ -189,6 +206,28 @@ def _steps(t: Trajectory) -> Iterator[str]:
             yield f"step {step.step_index} has a negative count of tokens"
 
 
+def _prefix(t: Trajectory) -> Iterator[str]:
+    """Found by lengths: where a step's prompt ended, there its sampled tokens must lie."""
+    earliest = len(t.prompt_ids)
+    for step in t.steps:
+        start, end = step.prompt_tokens, step.prompt_tokens + step.output_tokens
+        if start < earliest + step.forced_tokens:
+            yield f"step {step.step_index} saw {start} tokens, there were {earliest + step.forced_tokens}"
+            return
+        own = t.response_mask[start - len(t.prompt_ids) : end - len(t.prompt_ids)]
+        if own != [1] * step.output_tokens:
+            yield f"step {step.step_index} saw {start} tokens; what it sampled does not follow there"
+            return
+        earliest = end
+
+
+def _sampling(t: Trajectory) -> Iterator[str]:
+    for step in t.steps:
+        if not sampled_as_asked(t.sampling, step.echoed_sampling):
+            yield f"step {step.step_index} was sampled by {step.echoed_sampling}, asked for was {t.sampling}"
+            return
+
+
 def _timing(t: Trajectory) -> Iterator[str]:
     parts: dict[str, float] = asdict(t.timing)
     for name, value in parts.items():
@@ -214,6 +253,11 @@ _JUDGES: dict[Gate, Callable[[Trajectory], Iterator[str]]] = {
     Gate.STOP_REASON: _stop_reason,
     Gate.FAILURE: _failure,
     Gate.STEPS: _steps,
+    Gate.SAMPLING: _sampling,
     Gate.TIMING: _timing,
     Gate.REWARD: _reward,
+    Gate.ZERO_LOGPROBS: _zero_logprobs,
 }
+
+_STRUCTURE = frozenset({Gate.IDS, Gate.LENGTHS, Gate.MASK, Gate.STEPS})
+"""Where one of these is violated, nothing says which tokens belong to which step."""

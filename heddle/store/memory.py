@@ -5,13 +5,22 @@ For tests, examples and benchmarks of what stands on top of a store.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from heddle.agent.ports import JournalEntry
 from heddle.errors import StoreError
 from heddle.records import Trajectory
-from heddle.store.ports import BatchCounts, BatchState, StoredBatch, StoredRecord
+from heddle.store.gates import Gate, GateViolation
+from heddle.store.ports import (
+    BatchCounts,
+    BatchState,
+    ListedBatch,
+    QuarantineEntry,
+    StoredBatch,
+    StoredRecord,
+)
 from heddle.store.rules import (
     ConflictingWrite,
     FinishedRow,
@@ -43,6 +52,7 @@ class MemoryStore:
         self._open: dict[TrajectoryId, _OpenTrajectory] = {}
         self._rows: dict[TrajectoryId, FinishedRow] = {}
         self._finished: dict[BatchId, list[FinishedRow]] = {}
+        self._quarantined: list[FinishedRow] = []
         self._stats = StoreStats()
         self._closed = False
 
@@ -67,8 +77,8 @@ class MemoryStore:
         self._open[entry.trajectory_id] = journal
         self._stats = replace(self._stats, appended=self._stats.appended + 1)
 
-    async def commit(self, trajectory: Trajectory) -> None:
-        row = finished_row(trajectory)
+    async def commit(self, trajectory: Trajectory, violations: Sequence[GateViolation] = ()) -> None:
+        row = finished_row(trajectory, violations)
         self._begin_write()
         present = self._rows.get(row.trajectory_id)
         if present is not None:
@@ -80,6 +90,8 @@ class MemoryStore:
         self._open.pop(row.trajectory_id, None)
         self._rows[row.trajectory_id] = row
         self._finished.setdefault(row.batch_id, []).append(row)
+        if row.violations:
+            self._quarantined.append(row)
         self._stats = replace(self._stats, committed=self._stats.committed + 1)
 
     async def add_batch(self, batch: StoredBatch) -> bool:
@@ -99,9 +111,15 @@ class MemoryStore:
         if batch.finished_at is None:
             self._batches[batch_id] = replace(batch, finished_at=at)
 
-    async def batches(self) -> Sequence[BatchState]:
+    async def batches(self, *, before: int | None, limit: int) -> Sequence[ListedBatch]:
         self._expect_open()
-        return [batch.state for batch in self._batches.values()]
+        listed = [ListedBatch(n, batch.state) for n, batch in enumerate(self._batches.values(), start=1)]
+        older = listed if before is None else listed[: max(0, before - 1)]
+        return older[::-1][: max(0, limit)]
+
+    async def unfinished_batches(self) -> Sequence[BatchState]:
+        self._expect_open()
+        return [batch.state for batch in self._batches.values() if batch.finished_at is None]
 
     async def batch_state(self, batch_id: BatchId) -> BatchState | None:
         batch = await self.batch(batch_id)
@@ -142,6 +160,20 @@ class MemoryStore:
         journal = self._open.get(trajectory_id, _OpenTrajectory())
         newest = [key for key in sorted(journal.entries) if key[0] == journal.newest_attempt]
         return [journal.entries[key] for key in newest]
+
+    async def quarantine(self, *, after: int, limit: int) -> Sequence[QuarantineEntry]:
+        self._expect_open()
+        first = max(0, after)
+        page = self._quarantined[first : first + max(0, limit)]
+        return [
+            QuarantineEntry(first + place, row.trajectory_id, row.batch_id, row.violations)
+            for place, row in enumerate(page, start=1)
+        ]
+
+    async def quarantine_counts(self) -> Mapping[Gate, int]:
+        self._expect_open()
+        counts = Counter(gate for row in self._quarantined for gate in row.gates)
+        return {Gate(gate): counts[gate] for gate in sorted(counts)}
 
     async def close(self) -> None:
         self._closed = True

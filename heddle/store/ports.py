@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from heddle.agent.ports import Journal, JournalEntry
+from heddle.store.gates import Gate, GateViolation
 from heddle.types import BatchId, TrajectoryId
 
 
@@ -20,6 +21,14 @@ class BatchState:
     """Seconds since the epoch."""
     cancelled: bool
     finished_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedBatch:
+    """A batch and its place in the order in which batches were added, from 1."""
+
+    place: int
+    state: BatchState
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,16 @@ class BatchCounts:
     sampled_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class QuarantineEntry:
+    """A trajectory whose record was refused; ``sequence`` grows in the order of refusal."""
+
+    sequence: int
+    trajectory_id: TrajectoryId
+    batch_id: BatchId
+    violations: tuple[GateViolation, ...]
+
+
 class Store(Journal, Protocol):
     """Journal plus queries. Writes go through one writer thread; every write awaits its commit."""
 
@@ -69,8 +88,12 @@ class Store(Journal, Protocol):
 
     async def mark_finished(self, batch_id: BatchId, at: float) -> None: ...
 
-    async def batches(self) -> Sequence[BatchState]:
-        """All of them, in the order in which they were added."""
+    async def batches(self, *, before: int | None, limit: int) -> Sequence[ListedBatch]:
+        """The latest first; ``before`` is a place in the order in which they were added."""
+        ...
+
+    async def unfinished_batches(self) -> Sequence[BatchState]:
+        """Those without a finish mark, in the order in which they were added."""
         ...
 
     async def batch_state(self, batch_id: BatchId) -> BatchState | None: ...
@@ -91,6 +114,14 @@ class Store(Journal, Protocol):
 
     async def entries(self, trajectory_id: TrajectoryId) -> Sequence[JournalEntry]:
         """The journal of an open trajectory's newest attempt, in order."""
+        ...
+
+    async def quarantine(self, *, after: int, limit: int) -> Sequence[QuarantineEntry]:
+        """Refused records, in the order of refusal."""
+        ...
+
+    async def quarantine_counts(self) -> Mapping[Gate, int]:
+        """Refused records by gate; one that several gates refused counts for each."""
         ...
 
     async def close(self) -> None:

@@ -13,12 +13,14 @@ may take effect in any order; the commits among them keep theirs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from heddle.agent.ports import JournalEntry
 from heddle.errors import StoreError
 from heddle.records import Trajectory, encode_trajectory
+from heddle.store.gates import GateViolation
 from heddle.store.ports import StoredBatch
 from heddle.types import BatchId, TrajectoryId
 
@@ -41,6 +43,13 @@ class FinishedRow:
     status: str
     sampled_tokens: int
     record: bytes
+    violations: tuple[GateViolation, ...] = ()
+    """Why another record was refused for which this one stands."""
+
+    @property
+    def gates(self) -> list[str]:
+        """The gates that refused, each once, by name."""
+        return sorted({violation.gate.value for violation in self.violations})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,7 @@ class StoreStats:
     """Writes that are not committed yet."""
 
 
-def finished_row(trajectory: Trajectory) -> FinishedRow:
+def finished_row(trajectory: Trajectory, violations: Sequence[GateViolation] = ()) -> FinishedRow:
     """Encode a record. Raises ``StoreError`` where it cannot be written as JSON."""
     try:
         record = encode_trajectory(trajectory)
@@ -103,6 +112,7 @@ def finished_row(trajectory: Trajectory) -> FinishedRow:
         status=trajectory.status.value,
         sampled_tokens=trajectory.sampled_tokens,
         record=record,
+        violations=tuple(violations),
     )
 
 

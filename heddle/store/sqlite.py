@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -26,10 +26,19 @@ from typing import Any
 from heddle.agent.ports import JournalEntry
 from heddle.errors import StoreError
 from heddle.records import Trajectory
+from heddle.store.gates import Gate, GateViolation
 from heddle.store.lock import OwnerLock
-from heddle.store.ports import BatchCounts, BatchState, StoredBatch, StoredRecord
+from heddle.store.ports import (
+    BatchCounts,
+    BatchState,
+    ListedBatch,
+    QuarantineEntry,
+    StoredBatch,
+    StoredRecord,
+)
 from heddle.store.rules import CancelMark, FinishMark, StoreStats, finished_row
-from heddle.store.tables import Synchronous, open_database, open_reader
+from heddle.store.schema import Synchronous, open_database, open_reader
+from heddle.store.tables import decode_violations
 from heddle.store.transactions import Transactions
 from heddle.store.writer import GroupWriter
 from heddle.types import BatchId, TrajectoryId
@@ -40,6 +49,8 @@ loop a few hand-overs of the interpreter's lock; adds 2 ms to a write, where a s
 
 _STATE = "batch_id, total, created_at, cancelled, finished_at"
 """The columns of ``BatchState``, in its order."""
+
+_LAST_ROWID = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +130,8 @@ class SqliteStore:
     async def append(self, entry: JournalEntry) -> None:
         await self._writer.write(entry)
 
-    async def commit(self, trajectory: Trajectory) -> None:
-        await self._writer.write(finished_row(trajectory))
+    async def commit(self, trajectory: Trajectory, violations: Sequence[GateViolation] = ()) -> None:
+        await self._writer.write(finished_row(trajectory, violations))
 
     async def add_batch(self, batch: StoredBatch) -> bool:
         return await self._writer.write(batch)
@@ -133,8 +144,13 @@ class SqliteStore:
 
     # ------------------------------------------------------------------------------- reads
 
-    async def batches(self) -> Sequence[BatchState]:
-        rows = await self._rows(f"SELECT {_STATE} FROM batches ORDER BY rowid")
+    async def batches(self, *, before: int | None, limit: int) -> Sequence[ListedBatch]:
+        query = f"SELECT rowid, {_STATE} FROM batches WHERE rowid < ? ORDER BY rowid DESC LIMIT ?"
+        rows = await self._rows(query, _LAST_ROWID if before is None else before, max(0, limit))
+        return [ListedBatch(place, _batch_state(*cells)) for place, *cells in rows]
+
+    async def unfinished_batches(self) -> Sequence[BatchState]:
+        rows = await self._rows(f"SELECT {_STATE} FROM batches WHERE finished_at IS NULL ORDER BY rowid")
         return [_batch_state(*row) for row in rows]
 
     async def batch_state(self, batch_id: BatchId) -> BatchState | None:
@@ -183,6 +199,21 @@ class SqliteStore:
         )
         rows = await self._rows(query, trajectory_id)
         return [JournalEntry(*row) for row in rows]
+
+    async def quarantine(self, *, after: int, limit: int) -> Sequence[QuarantineEntry]:
+        query = (
+            "SELECT sequence, trajectory_id, batch_id, violations FROM quarantine "
+            "WHERE sequence > ? ORDER BY sequence LIMIT ?"
+        )
+        rows = await self._rows(query, after, max(0, limit))
+        return [
+            QuarantineEntry(sequence, trajectory_id, batch_id, decode_violations(violations))
+            for sequence, trajectory_id, batch_id, violations in rows
+        ]
+
+    async def quarantine_counts(self) -> Mapping[Gate, int]:
+        rows = await self._rows("SELECT gate, trajectories FROM quarantine_counts ORDER BY gate")
+        return {Gate(gate): trajectories for gate, trajectories in rows}
 
     # ------------------------------------------------------------------------------- close
 

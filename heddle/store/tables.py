@@ -1,11 +1,11 @@
-"""The SQLite file: its schema, and the set-based statements that write it.
+"""The set-based statements that write the SQLite file.
 
 Everything is written by a few statements per transaction, whatever the number of rows. Each statement
 releases the interpreter's lock once, and on a busy event loop getting it back is what costs: row by row,
 a thousand rows would wait for it a thousand times.
 
-The database itself refuses what may not be written (keys and two triggers), so the common path looks
-nothing up; ``diagnose`` finds out why a single refused write was refused.
+What may not be written the database itself refuses (:mod:`heddle.store.schema`); ``diagnose`` finds out why
+a single refused write was refused.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
+
+import orjson
+from pydantic import TypeAdapter
 
 from heddle.agent.ports import JournalEntry
 from heddle.errors import StoreError
+from heddle.store.gates import GateViolation
 from heddle.store.ports import StoredBatch
 from heddle.store.rules import (
     CancelMark,
@@ -31,115 +34,16 @@ from heddle.store.rules import (
     superseded,
 )
 
-SCHEMA_VERSION = 1
-BUSY_TIMEOUT_S = 10.0
-"""Only a foreign reader (a shell, a backup) can make the writer wait; then this long."""
-WAL_LIMIT_BYTES = 64 * 1024 * 1024
-"""The write-ahead log is cut back to this size after a checkpoint."""
 MAX_ROWS_PER_STATEMENT = 256
 
-Synchronous: TypeAlias = Literal["normal", "full"]
 SqlValue: TypeAlias = str | bytes | int | float | None
 _Item = TypeVar("_Item")
-
-_SCHEMA = f"""
-BEGIN;
-CREATE TABLE batches (
-    batch_id TEXT PRIMARY KEY,
-    total INTEGER NOT NULL,
-    created_at REAL NOT NULL,
-    cancelled INTEGER NOT NULL,
-    finished_at REAL,
-    request BLOB NOT NULL -- last: what stands behind a large value is found by walking all of its pages
-);
-CREATE TABLE journal (
-    trajectory_id TEXT NOT NULL,
-    attempt INTEGER NOT NULL,
-    sequence INTEGER NOT NULL,
-    kind TEXT NOT NULL,
-    payload BLOB NOT NULL,
-    PRIMARY KEY (trajectory_id, attempt, sequence)
-);
-CREATE TABLE finished (
-    batch_id TEXT NOT NULL,
-    sequence INTEGER NOT NULL,
-    trajectory_id TEXT NOT NULL UNIQUE,
-    attempt INTEGER NOT NULL,
-    status TEXT NOT NULL,
-    record BLOB NOT NULL,
-    PRIMARY KEY (batch_id, sequence)
-);
-CREATE TABLE counts (
-    batch_id TEXT NOT NULL,
-    status TEXT NOT NULL,
-    trajectories INTEGER NOT NULL,
-    sampled_tokens INTEGER NOT NULL,
-    PRIMARY KEY (batch_id, status)
-) WITHOUT ROWID;
-CREATE TRIGGER late_entry BEFORE INSERT ON journal
-WHEN EXISTS (SELECT 1 FROM finished WHERE trajectory_id = NEW.trajectory_id)
-  OR EXISTS (SELECT 1 FROM journal WHERE trajectory_id = NEW.trajectory_id AND attempt > NEW.attempt)
-BEGIN SELECT RAISE(ABORT, 'late'); END;
-CREATE TRIGGER late_record BEFORE INSERT ON finished
-WHEN EXISTS (SELECT 1 FROM journal WHERE trajectory_id = NEW.trajectory_id AND attempt > NEW.attempt)
-BEGIN SELECT RAISE(ABORT, 'late'); END;
-PRAGMA user_version = {SCHEMA_VERSION};
-COMMIT;
-"""
+_VIOLATIONS: TypeAdapter[tuple[GateViolation, ...]] = TypeAdapter(tuple[GateViolation, ...])
 
 
-def open_database(path: Path, synchronous: Synchronous) -> sqlite3.Connection:
-    """The writing connection; makes the file and its tables. Raises ``StoreError`` that names the path."""
-    try:
-        connection = _connect(path, mode="rwc")
-        try:
-            _prepare(connection, path, synchronous)
-        except (sqlite3.Error, StoreError):
-            connection.close()
-            raise
-    except sqlite3.Error as exc:
-        raise StoreError(f"cannot open store {path}: {exc}") from exc
-    return connection
-
-
-def open_reader(path: Path) -> sqlite3.Connection:
-    """A read-only connection to a store that exists. Raises ``StoreError``."""
-    try:
-        return _connect(path, mode="ro")
-    except sqlite3.Error as exc:
-        raise StoreError(f"cannot read store {path}: {exc}") from exc
-
-
-def _connect(path: Path, *, mode: str) -> sqlite3.Connection:
-    # Opened by one thread and used by another, never by two at once.
-    return sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}",
-        uri=True,
-        timeout=BUSY_TIMEOUT_S,
-        isolation_level=None,
-        check_same_thread=False,
-    )
-
-
-def _prepare(connection: sqlite3.Connection, path: Path, synchronous: Synchronous) -> None:
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > SCHEMA_VERSION:
-        raise StoreError(
-            f"store {path} has format {version}, written by a newer Heddle; "
-            f"this one reads up to {SCHEMA_VERSION}"
-        )
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute(f"PRAGMA synchronous = {synchronous}")
-    connection.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
-    if version == 0:
-        connection.executescript(_SCHEMA)
-    connection.execute(
-        "BEGIN IMMEDIATE"
-    )  # a file that cannot be written is found now, not at the first write
-    connection.execute("ROLLBACK")
-
-
-# --------------------------------------------------------------------------------------------- writing
+def decode_violations(cell: bytes) -> tuple[GateViolation, ...]:
+    """What a row of the quarantine says."""
+    return _VIOLATIONS.validate_json(cell)
 
 
 def write_group(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[bool]:
@@ -213,6 +117,19 @@ def _insert_finished(connection: sqlite3.Connection, finished: Sequence[Finished
         "trajectories = trajectories + excluded.trajectories, "
         "sampled_tokens = sampled_tokens + excluded.sampled_tokens",
         [(*key, trajectories[key], tokens[key]) for key in trajectories],
+    )
+    _insert_quarantined(connection, [row for row in finished if row.violations])
+
+
+def _insert_quarantined(connection: sqlite3.Connection, refused: Sequence[FinishedRow]) -> None:
+    connection.executemany(
+        "INSERT INTO quarantine (trajectory_id, batch_id, violations) VALUES (?, ?, ?)",
+        [(row.trajectory_id, row.batch_id, orjson.dumps(row.violations)) for row in refused],
+    )
+    connection.executemany(
+        "INSERT INTO quarantine_counts VALUES (?, ?) ON CONFLICT DO UPDATE SET "
+        "trajectories = trajectories + excluded.trajectories",
+        list(Counter(gate for row in refused for gate in row.gates).items()),
     )
 
 

@@ -30,6 +30,7 @@ from heddle.engines.fake import FakeEngine, FakeModel
 from heddle.environments.replay import ReplayEnvironment
 from heddle.errors import EngineUnavailable
 from heddle.records import StepRecord, Trajectory
+from heddle.store.gates import GateViolation
 from heddle.text.byte_tokenizer import TURN_END, ByteTokenizer
 from heddle.text.parsers import ReplayParser
 from heddle.types import (
@@ -82,7 +83,7 @@ class Nowhere:
     async def append(self, entry: JournalEntry) -> None:
         raise AssertionError("a generation journals nothing by itself")
 
-    async def commit(self, trajectory: Trajectory) -> None:
+    async def commit(self, trajectory: Trajectory, violations: Sequence[GateViolation] = ()) -> None:
         raise AssertionError("a generation commits nothing")
 
     async def invoke(self, invocation: ToolInvocation) -> ToolResult:

@@ -16,10 +16,15 @@ import orjson
 
 from heddle.api.schemas import BatchRequest, WorkerRequest
 from heddle.api.service import (
+    BatchExplanation,
+    BatchPage,
     BatchStatus,
     Explanation,
+    QuarantinedTrajectory,
+    QuarantinePage,
     ServerEvent,
     TrajectoryPage,
+    WaitingGroup,
     WorkerStatus,
 )
 from heddle.errors import Conflict, InvalidRequest, NotFound, UnsupportedByEngine
@@ -102,6 +107,7 @@ class ScriptedService:
     def __init__(self, *, event_buffer: int = EVENT_BUFFER) -> None:
         self.known: dict[str, ScriptedBatch] = {}
         self.pool: dict[str, WorkerStatus] = {}
+        self.quarantined: list[QuarantinedTrajectory] = []
         self.paused = False
         self.is_ready = True
         self.failure: Exception | None = None
@@ -170,9 +176,13 @@ class ScriptedService:
         self.emit("batch.submitted", {"batch_id": batch_id, "total": len(ids)})
         return batch.status(), True
 
-    async def batches(self) -> Sequence[BatchStatus]:
+    async def batches(self, *, after: str | None, limit: int) -> BatchPage:
         self._fail()
-        return [batch.status() for batch in self.known.values()]
+        known = list(self.known.values())
+        end = len(known) if after is None else min(_cursor(after), len(known))
+        start = max(0, end - limit)
+        page = [batch.status() for batch in reversed(known[start:end])]
+        return BatchPage(page, str(start) if start > 0 else None)
 
     async def batch(self, batch_id: str) -> BatchStatus:
         self._fail()
@@ -222,6 +232,20 @@ class ScriptedService:
         return Explanation(
             trajectory_id, "queued", "w0", 0.5, f"w0 is saturated; {position} before it", position
         )
+
+    async def explain_batch(self, batch_id: str) -> BatchExplanation:
+        self._fail()
+        batch = self._batch(batch_id)
+        left = batch.trajectory_ids[len(batch.records) :]
+        groups = [WaitingGroup("queued", "w0", len(left), 0.5, left[0], "w0 is saturated")] if left else []
+        return BatchExplanation(batch_id, batch.status().state, len(left), "as told", groups)
+
+    async def quarantine(self, *, after: str | None, limit: int) -> QuarantinePage:
+        self._fail()
+        start = _cursor(after)
+        page = self.quarantined[start : start + limit]
+        counts = Counter(finding.gate for entry in self.quarantined for finding in entry.findings)
+        return QuarantinePage(counts, page, str(start + len(page)))
 
     async def events(self, after_id: int | None) -> AsyncIterator[ServerEvent]:
         self.streams_open += 1

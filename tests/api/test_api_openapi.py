@@ -73,6 +73,10 @@ async def test_every_protected_route_documents_its_errors() -> None:
     [
         ("/v1/batches", "/v1/batches", 200),
         ("/v1/batches/b0", "/v1/batches/{batch_id}", 200),
+        ("/v1/batches/b0/explain", "/v1/batches/{batch_id}/explain", 200),
+        ("/v1/batches/none/explain", "/v1/batches/{batch_id}/explain", 404),
+        ("/v1/quarantine?limit=1", "/v1/quarantine", 200),
+        ("/v1/quarantine?limit=0", "/v1/quarantine", 400),
         ("/v1/batches/b0/trajectories", "/v1/batches/{batch_id}/trajectories", 200),
         ("/v1/trajectories/b0-g0-t0", "/v1/trajectories/{trajectory_id}", 200),
         ("/v1/trajectories/b0-g0-t1/explain", "/v1/trajectories/{trajectory_id}/explain", 200),

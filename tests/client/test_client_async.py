@@ -74,7 +74,7 @@ async def test_submit_takes_plain_prompts_or_a_whole_request() -> None:
     assert plain.total == 6
     assert plain.batch_id.startswith("b-")
     assert (whole.batch_id, whole.total) == ("whole", 1)
-    assert [plain, whole] == listed
+    assert listed == [whole, plain]
 
 
 async def test_each_trajectory_comes_once_however_often_it_is_sent() -> None:

@@ -169,6 +169,9 @@ class Job:
         )
 
     def kit(self) -> EngineKit:
+        return EngineKit(self.launcher(), TOKENIZER, FakeEngine.capabilities, self.model)
+
+    def launcher(self) -> FakeLauncher:
         write = script(self.turn)
 
         def record(request: GenerationRequest) -> Sequence[int]:
@@ -181,8 +184,7 @@ class Job:
             token_delay_s=self.token_delay_s,
             context_tokens=self.context_tokens,
         )
-        launcher = FakeLauncher(model=model, faults=self.faults)
-        return EngineKit(launcher, TOKENIZER, FakeEngine.capabilities, self.model)
+        return FakeLauncher(model=model, faults=self.faults)
 
     def batch(self, **overrides: object) -> BatchRequest:
         values: dict[str, object] = {

@@ -19,7 +19,7 @@ async def _refused(tmp_path: Path, **overrides: object) -> InvalidRequest:
     async with job.coordinator(tmp_path) as coordinator:
         with pytest.raises(InvalidRequest) as refused:
             await coordinator.submit(job.batch(**overrides))
-        assert await coordinator.batches() == []
+        assert (await coordinator.batches(after=None, limit=1)).batches == []
     return refused.value
 
 

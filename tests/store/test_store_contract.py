@@ -13,8 +13,9 @@ from store_builders import make_batch, make_entry, make_trajectory
 from heddle.agent.ports import JournalEntry
 from heddle.errors import StoreError
 from heddle.records import decode_trajectory
+from heddle.store.gates import Gate, GateViolation
 from heddle.store.memory import MemoryStore
-from heddle.store.ports import BatchCounts, Store
+from heddle.store.ports import BatchCounts, ListedBatch, QuarantineEntry, Store
 from heddle.store.rules import ConflictingWrite, LateWrite
 from heddle.store.sqlite import SqliteStore, open_store
 from heddle.types import BatchId, TrajectoryId, TrajectoryStatus
@@ -37,18 +38,52 @@ async def test_a_batch_is_added_once(store: Store) -> None:
     """The second batch of an id is refused and changes nothing."""
     assert await store.add_batch(make_batch(total=4)) is True
     assert await store.add_batch(make_batch(total=5)) is False
-    assert await store.batches() == [make_batch(total=4).state]
+    assert await store.batches(before=None, limit=9) == [ListedBatch(1, make_batch(total=4).state)]
     assert await store.batch_state(B) == make_batch(total=4).state
     assert await store.batch(B) == make_batch(total=4)
     assert await store.batch(BatchId("other")) is None
     assert await store.batch_state(BatchId("other")) is None
 
 
-async def test_batches_come_in_the_order_in_which_they_were_added(store: Store) -> None:
-    """Neither ids nor times order them."""
+async def test_batches_come_in_pages_from_the_latest_to_the_first(store: Store) -> None:
+    """The order of adding decides, neither ids nor times; a page goes on before the last place of another."""
     for batch_id in ("c", "a", "b"):
         await store.add_batch(make_batch(batch_id))
-    assert [batch.batch_id for batch in await store.batches()] == ["c", "a", "b"]
+    first = await store.batches(before=None, limit=2)
+    rest = await store.batches(before=first[-1].place, limit=2)
+    assert [(entry.place, entry.state.batch_id) for entry in [*first, *rest]] == [
+        (3, "b"),
+        (2, "a"),
+        (1, "c"),
+    ]
+    assert await store.batches(before=1, limit=2) == []
+    assert await store.batches(before=None, limit=0) == []
+
+
+async def test_unfinished_batches_come_in_the_order_in_which_they_were_added(store: Store) -> None:
+    """A recovery needs them all, and no others; a cancelled one may still have open trajectories."""
+    for batch_id in ("c", "a", "b"):
+        await store.add_batch(make_batch(batch_id))
+    await store.mark_finished(BatchId("a"), 5.0)
+    await store.mark_cancelled(BatchId("b"))
+    assert [batch.batch_id for batch in await store.unfinished_batches()] == ["c", "b"]
+
+
+async def test_a_refused_record_is_in_the_quarantine_with_all_its_reasons(store: Store) -> None:
+    """Counted once for each gate, however many findings; pages go on after a sequence."""
+    findings = [GateViolation(Gate.MASK, "a"), GateViolation(Gate.MASK, "b"), GateViolation(Gate.TIMING, "c")]
+    await store.commit(make_trajectory("b-g0-t0"))
+    await store.commit(make_trajectory("b-g0-t1"), findings)
+    await store.commit(make_trajectory("b-g0-t2"), findings[2:])
+    await store.commit(make_trajectory("b-g0-t1"), findings)  # a repeated write is the same write
+
+    first, second = await store.quarantine(after=0, limit=10)
+    assert first == QuarantineEntry(1, TrajectoryId("b-g0-t1"), B, tuple(findings))
+    assert second == QuarantineEntry(2, TrajectoryId("b-g0-t2"), B, (findings[2],))
+    assert await store.quarantine(after=1, limit=1) == [second]
+    assert await store.quarantine(after=2, limit=1) == []
+    assert await store.quarantine_counts() == {Gate.MASK: 1, Gate.TIMING: 2}
+    assert (await store.counts(B)).by_status == {"completed": 3}
 
 
 async def test_marks_of_a_batch_stay(store: Store) -> None:
@@ -191,4 +226,4 @@ async def test_a_closed_store_refuses(store: Store) -> None:
     with pytest.raises(StoreError, match="closed"):
         await store.append(make_entry())
     with pytest.raises(StoreError, match="closed"):
-        await store.batches()
+        await store.batches(before=None, limit=1)

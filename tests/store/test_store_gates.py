@@ -10,7 +10,7 @@ from store_builders import make_step, make_trajectory
 
 from heddle.records import Failure, FailureKind, Timing, Trajectory
 from heddle.store.gates import MIN_TOKENS_TO_SUSPECT, Gate, check
-from heddle.types import StopReason, TrajectoryStatus
+from heddle.types import SamplingParams, StopReason, TrajectoryStatus
 
 GOOD = make_trajectory()
 FAILED = replace(
@@ -20,6 +20,14 @@ FAILED = replace(
     failure=Failure(FailureKind.INFRA, "generate", "the engine died"),
     reward=None,
 )
+
+
+ASKED = SamplingParams(temperature=0.7, top_p=0.9, top_k=20, min_p=0.1, seed=3)
+
+
+def sampled(echo: SamplingParams | None) -> Trajectory:
+    """A good record whose last step was sampled as this echo says."""
+    return replace(GOOD, sampling=ASKED, steps=[make_step(0), replace(make_step(1), echoed_sampling=echo)])
 
 
 def gates_of(trajectory: Trajectory) -> list[Gate]:
@@ -36,7 +44,13 @@ def make_generation(logprobs: list[float], *, constrained: bool = False, steps: 
         response_mask=[1] * length,
         response_logprobs=logprobs,
         weight_versions=[0] * length,
-        steps=[make_step(n, output_tokens=length // steps, constrained=constrained) for n in range(steps)],
+        steps=[
+            replace(
+                make_step(n, output_tokens=length // steps, constrained=constrained),
+                prompt_tokens=len(GOOD.prompt_ids) + n * (length // steps),
+            )
+            for n in range(steps)
+        ],
     )
 
 
@@ -88,6 +102,15 @@ def test_a_good_record_passes(good: Trajectory) -> None:
         (Gate.FAILURE, replace(FAILED, reward=0.0)),
         (Gate.STEPS, replace(GOOD, steps=[make_step(1), make_step(0)])),
         (Gate.STEPS, replace(GOOD, steps=[make_step(0), replace(make_step(1), cached_tokens=-1)])),
+        (Gate.PREFIX, replace(GOOD, steps=[make_step(0), replace(make_step(1), prompt_tokens=8)])),
+        (Gate.PREFIX, replace(GOOD, steps=[make_step(0), replace(make_step(1), prompt_tokens=10)])),
+        (Gate.PREFIX, replace(GOOD, steps=[replace(make_step(0), prompt_tokens=0), make_step(1)])),
+        (Gate.PREFIX, replace(GOOD, steps=[make_step(0), replace(make_step(1), prompt_tokens=4)])),
+        (Gate.PREFIX, replace(GOOD, prompt_ids=[11, 12, 13])),
+        (Gate.SAMPLING, sampled(replace(ASKED, temperature=1.0))),
+        (Gate.SAMPLING, sampled(replace(ASKED, top_p=1.0))),
+        (Gate.SAMPLING, sampled(replace(ASKED, top_k=0))),
+        (Gate.SAMPLING, sampled(replace(ASKED, min_p=0.0))),
         (Gate.TIMING, replace(GOOD, timing=Timing(queue=98.9, wall=100.0))),
         (Gate.TIMING, replace(GOOD, timing=Timing(queue=math.nan, wall=100.0))),
         (Gate.TIMING, replace(GOOD, timing=Timing(queue=-1.0, tool_run=3.0, wall=2.0))),
@@ -132,11 +155,17 @@ def test_certain_tokens_are_no_alarm(honest: Trajectory) -> None:
     assert check(honest) == []
 
 
-def test_greedy_logprobs_are_not_suspected_where_the_caller_says_so() -> None:
+def test_greedy_logprobs_are_not_suspected() -> None:
     """An engine that reports the logprobs of greedy sampling reports 0.0 throughout."""
     zeros = make_generation([0.0] * 500)
-    assert [violation.gate for violation in check(zeros)] == [Gate.ZERO_LOGPROBS]
-    assert check(zeros, greedy=True) == []
+    assert gates_of(zeros) == [Gate.ZERO_LOGPROBS]
+    assert gates_of(replace(zeros, sampling=SamplingParams(temperature=0.0))) == []
+
+
+@pytest.mark.parametrize("echo", [None, ASKED, replace(ASKED, temperature=0.699999988079071, seed=None)])
+def test_an_echo_in_single_precision_is_the_same(echo: SamplingParams | None) -> None:
+    """Engines keep parameters in 32 bits; seeds are derived; some tell nothing."""
+    assert gates_of(sampled(echo)) == []
 
 
 def test_every_violation_is_reported() -> None:

@@ -18,7 +18,7 @@ from heddle.agent.ports import JournalEntry
 from heddle.errors import StoreError
 from heddle.records import Trajectory, encode_trajectory
 from heddle.store.memory import MemoryStore
-from heddle.store.ports import BatchCounts, Store, StoredBatch, StoredRecord
+from heddle.store.ports import BatchCounts, ListedBatch, Store, StoredBatch, StoredRecord
 from heddle.store.rules import CancelMark, ConflictingWrite, FinishMark, LateWrite
 from heddle.store.sqlite import open_store
 from heddle.types import BatchId, TrajectoryId
@@ -115,7 +115,8 @@ class Model:
 
     def answers(self) -> list[object]:
         """What a store must say to every question of :func:`ask`."""
-        said: list[object] = [[batch.state for batch in self.batches]]
+        listed = [ListedBatch(place, batch.state) for place, batch in enumerate(self.batches, start=1)]
+        said: list[object] = [listed[::-1]]
         for batch_id in BATCH_IDS:
             batch = next((batch for batch in self.batches if batch.batch_id == batch_id), None)
             said += [batch, None if batch is None else batch.state]
@@ -140,7 +141,7 @@ def _stored(sequence: int, record: Trajectory) -> StoredRecord:
 
 async def ask(store: Store) -> list[object]:
     """Every question that a store answers."""
-    said: list[object] = [await store.batches()]
+    said: list[object] = [await store.batches(before=None, limit=100)]
     for batch_id in map(BatchId, BATCH_IDS):
         said += [await store.batch(batch_id), await store.batch_state(batch_id)]
         said.append(await store.counts(batch_id))

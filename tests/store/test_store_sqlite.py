@@ -19,11 +19,11 @@ import pytest
 from store_builders import make_batch, make_entry, make_trajectory
 
 from heddle.errors import StoreError
-from heddle.store import tables
+from heddle.store import schema
 from heddle.store import writer as writer_module
 from heddle.store.rules import Write
+from heddle.store.schema import Synchronous
 from heddle.store.sqlite import SqliteStore, open_store
-from heddle.store.tables import Synchronous
 from heddle.store.transactions import Transactions
 from heddle.store.writer import GroupWriter, Outcome
 from heddle.types import BatchId, TrajectoryId
@@ -51,7 +51,7 @@ async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("mode", "level"), [("normal", 1), ("full", 2)])
 async def test_the_durability_asked_for_is_in_force(mode: Synchronous, level: int, tmp_path: Path) -> None:
     """Write-ahead logging, at the asked level of synchronisation."""
-    connection = tables.open_database(tmp_path / "store.db", mode)
+    connection = schema.open_database(tmp_path / "store.db", mode)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert connection.execute("PRAGMA synchronous").fetchone() == (level,)
     connection.close()
@@ -68,7 +68,7 @@ async def test_a_second_owner_is_refused_and_told_who_has_it(tmp_path: Path) -> 
             async with open_store(path):
                 pass
     async with open_store(path) as store:
-        assert await store.batches() == []
+        assert await store.batches(before=None, limit=1) == []
 
 
 async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ async def test_cancelling_the_opening_releases_the_lock(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     async with open_store(tmp_path / "store.db") as store:
-        assert await store.batches() == []
+        assert await store.batches(before=None, limit=1) == []
 
 
 # ------------------------------------------------------------------------------------------- writing
@@ -176,7 +176,7 @@ async def test_closing_commits_what_is_queued(tmp_path: Path) -> None:
 def test_a_full_disk_is_an_error_for_whom_it_meets(tmp_path: Path) -> None:
     """The rest of the group is written, and so is what fits afterwards."""
     path = tmp_path / "store.db"
-    connection = tables.open_database(path, "normal")
+    connection = schema.open_database(path, "normal")
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages + 4}")
     transactions = Transactions(path, connection)
@@ -330,7 +330,7 @@ async def test_how_batches_stand_is_told_without_their_requests(tmp_path: Path) 
             await store.add_batch(replace(make_batch(f"b{number}"), request=megabyte))
         tracemalloc.start()
         try:
-            states = [*await store.batches(), await store.batch_state(BatchId("b7"))]
+            states = [*await store.batches(before=None, limit=100), await store.batch_state(BatchId("b7"))]
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

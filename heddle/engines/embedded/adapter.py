@@ -31,6 +31,7 @@ from heddle.engines.embedded.protocol import (
     StreamEvent,
     checked_tokens,
     completion_body,
+    echoed_sampling,
     error_of_event,
     error_of_status,
     error_of_transport,
@@ -75,6 +76,7 @@ class _Flight:
     """Its stream is over, for whatever reason; nothing can hasten it any more."""
     finish: FinishReason | None = None
     cached_tokens: int = 0
+    echo: SamplingParams | None = None
     landed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def generation(self) -> Generation:
@@ -89,6 +91,7 @@ class _Flight:
             weight_version=0,
             prefill_s=first_at - sent_at,
             decode_s=(self.last_token_at or first_at) - first_at,
+            echoed_sampling=self.echo,
         )
 
 
@@ -266,6 +269,7 @@ class EmbeddedEngine:
             flight.cached_tokens = event.timings.cache_n
         if event.stop:
             flight.finish = finish_reason(event)
+            flight.echo = echoed_sampling(event)
         return event.stop
 
     async def _until_slot_is_free(self, flight: _Flight) -> None:

@@ -19,8 +19,17 @@ from heddle.types import FinishReason, SamplingParams
 MAX_LINE_BYTES = 1 << 18
 """A token's event is under 1 KB; a longer line than this is not from the server that we know."""
 
-_FINAL_FIELDS = ["stop", "stop_type", "tokens_predicted", "timings"]
-"""Without this choice the last event repeats the prompt and every setting."""
+_ECHOED = ("temperature", "top_p", "top_k", "min_p")
+
+_FINAL_FIELDS = [
+    "stop",
+    "stop_type",
+    "tokens_predicted",
+    "timings",
+    *(f"generation_settings/{name}" for name in _ECHOED),
+]
+"""Without this choice the last event repeats the prompt and every setting. A nested field comes under its
+own name."""
 
 _REFUSALS = frozenset({400, 413, 422})
 """The request's fault; any other status says that this is not the server we know, or that it is ill."""
@@ -61,6 +70,11 @@ class StreamEvent(BaseModel):
     stop: bool = False
     stop_type: Literal["none", "eos", "limit", "word"] = "none"
     timings: Timings | None = None
+    temperature: float | None = None
+    """These four: how the engine says that it sampled, in the last event."""
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
     error: ServerError | None = None
 
 
@@ -178,6 +192,13 @@ def finish_reason(event: StreamEvent) -> FinishReason:
     if event.stop_type == "limit":
         return FinishReason.LENGTH
     raise EngineUnavailable(f"the engine ended a generation for the reason {event.stop_type!r}")
+
+
+def echoed_sampling(event: StreamEvent) -> SamplingParams | None:
+    """The parameters by which the engine says it sampled; ``None`` where it does not tell."""
+    if event.temperature is None or event.top_p is None or event.top_k is None or event.min_p is None:
+        return None
+    return SamplingParams(event.temperature, event.top_p, event.top_k, event.min_p)
 
 
 def error_of_status(status: int, body: bytes) -> EngineError:
