@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heddle.types import GroupId, TrajectoryId, WorkerId
+from heddle.types import GroupId, StopReason, TrajectoryId, WorkerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,10 @@ class Outcome:
     """Of these, those that some worker had computed before: lost to eviction, moves and crashes."""
     preemptions: int
     migrations: int
+    """Generations on another worker than the one before, for whatever reason."""
     parts: TimeParts
+    stop_reason: StopReason = StopReason.COMPLETED
+    """Another one where it was cancelled, or no worker was left."""
 
 
 @dataclass(frozen=True, slots=True)
