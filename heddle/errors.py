@@ -9,6 +9,7 @@
     |  |- EngineUnavailable     it could not be reached or died; nothing says what it computed
     |  |- EngineTimeout         it gave no token before the deadline
     |  |- EngineRejected        it refused the request (too long, malformed): retrying cannot help
+    |  |- EngineInterrupted     it gave the slot to another, or was told to stop: no failure, ask again
     |  `- UnsupportedByEngine   it lacks the capability
     |- ToolBackendError     the tool infrastructure failed (never: the model's code failed)
     |- EnvironmentFault     an environment raised; the trajectory that met it fails as data
@@ -64,6 +65,11 @@ class EngineTimeout(EngineError):
 
 class EngineRejected(EngineError):
     """The engine refused the request as such; the same request would be refused again."""
+
+
+class EngineInterrupted(EngineError):
+    """The engine ended the request on purpose: for one of a higher priority, for lack of room, or because
+    an operator told it to. What was sampled is valid, and the same request may be sent again."""
 
 
 class UnsupportedByEngine(EngineError):

@@ -102,7 +102,18 @@ class InterruptReason(StrEnum):
     ENGINE_ERROR = "engine_error"
     ENGINE_TIMEOUT = "engine_timeout"
     PREEMPTED = "preempted"
-    """The control plane gave its slot to another; nothing failed."""
+    """The control plane or the engine gave its slot to another; nothing failed."""
+
+
+class PauseMode(StrEnum):
+    """What becomes of running generations while an engine pauses."""
+
+    ABORT = "abort"
+    """They end with what they have."""
+    RETRACT = "retract"
+    """They wait, and their prefixes are computed anew afterwards: nothing of the old weights is left."""
+    IN_PLACE = "in_place"
+    """They wait and go on with what they have computed, by whatever weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,3 +330,24 @@ class EngineLoad:
     kv_used_tokens: int | None = None
     kv_capacity_tokens: int | None = None
     extra: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSources:
+    """Where the cached tokens of a prompt came from. All zero where nothing was cached."""
+
+    device: int = 0
+    """Computed before on this worker, and still in its memory."""
+    host: int = 0
+    """Brought back from the worker's host memory."""
+    storage: int = 0
+    """Fetched from the store that workers share."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """What a warm-up found."""
+
+    tokens: int
+    sources: CacheSources | None = None
+    """``None`` where the engine does not tell them apart."""

@@ -6,7 +6,8 @@ A step under a grammar is the exception: it cannot go on in the middle of a JSON
 starts afresh and its partial tokens are dropped.
 
 A preemption is an interruption by order: the engine's request is aborted, which returns what there is. It is
-no failure, so it is not counted among those and nothing is waited for but the next grant.
+no failure, so it is not counted among those and nothing is waited for but the next grant. The same holds
+where the engine itself gave the slot away, except that it gets a moment before it is asked again.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from heddle.agent.clock import TrajectoryClock
 from heddle.agent.link import Ending, Grant
 from heddle.agent.order import LoopServices, TrajectoryOrder
 from heddle.agent.ports import Engine, Generation, GenerationRequest, TokenChunk
+from heddle.agent.sessions import KeptSessions
 from heddle.agent.tokens import TokenBuffer
 from heddle.control.events import GenerationInterrupted, StepGenerated
-from heddle.errors import EngineError, EngineRejected, EngineTimeout, EngineUnavailable
+from heddle.errors import EngineError, EngineInterrupted, EngineRejected, EngineTimeout, EngineUnavailable
 from heddle.records import PredictionRecord, StepRecord
 from heddle.store.gates import sampled_as_asked
 from heddle.types import FinishReason, InterruptReason, SamplingParams, StopReason
@@ -64,6 +66,7 @@ class StepGeneration:
         order: TrajectoryOrder,
         clock: TrajectoryClock,
         buffer: TokenBuffer,
+        sessions: KeptSessions,
         *,
         step_index: int,
         max_new_tokens: int,
@@ -72,6 +75,7 @@ class StepGeneration:
         self._order = order
         self._clock = clock
         self._buffer = buffer
+        self._sessions = sessions
         self._step_index = step_index
         self._max_new_tokens = max_new_tokens
         self._resumable = order.prompt.resumable
@@ -115,8 +119,8 @@ class StepGeneration:
             if self._is_over(failure):
                 self._post_generated(grant)
                 return
-            if failure is None:
-                self._give_way(grant)
+            if failure is None or isinstance(failure, EngineInterrupted):
+                await self._give_way(grant, RETRY_BACKOFF_S if failure else 0.0)
             else:
                 await self._interrupt(grant, failure)
             self._stopping = False
@@ -160,6 +164,7 @@ class StepGeneration:
         self._segments += 1
         request = self._request(grant)
         self._segment = _Segment(self._clock.now(), request.request_id, base=len(self.token_ids))
+        self._sessions.note(grant.engine)
         try:
             generation = await grant.engine.generate(request, self._on_tokens)
         except EngineRejected as exc:
@@ -195,6 +200,7 @@ class StepGeneration:
             ignore_end=order.prompt.step_tokens is not None,
             deadline_s=engine.step_deadline_s,
             first_token_deadline_s=engine.token_deadline_s,
+            session_id=self._sessions.session_id,
         )
 
     def _sampling(self) -> SamplingParams:
@@ -221,8 +227,7 @@ class StepGeneration:
             self._segment.first_token_at = self._clock.now()
         self.token_ids.extend(chunk.token_ids)
         self.logprobs.extend(chunk.logprobs)
-        version = self.weight_versions[-1] if self.weight_versions else 0
-        self.weight_versions.extend([version] * len(chunk.token_ids))
+        self.weight_versions.extend([chunk.weight_version] * len(chunk.token_ids))
 
     def _account(self, grant: Grant, generation: Generation) -> EngineError | None:
         fresh = len(self.token_ids) - self._segment.base
@@ -231,7 +236,8 @@ class StepGeneration:
         if garbled := self._garbled(grant):
             return garbled
         self._keep_echo(generation.echoed_sampling)
-        self.weight_versions[self._segment.base :] = [generation.weight_version] * fresh
+        versions = generation.weight_versions or [generation.weight_version] * fresh
+        self.weight_versions[self._segment.base :] = versions
         self._cached += generation.cached_tokens
         self._prefill_s += generation.prefill_s
         self._decode_s += generation.decode_s
@@ -257,7 +263,8 @@ class StepGeneration:
             return f"sampled {len(self.token_ids)} tokens where {self._max_new_tokens} were asked for"
         if fresh == 0 and generation.finish_reason is not FinishReason.ABORT:
             return "sampled nothing"
-        return None
+        versions = len(generation.weight_versions)
+        return f"named {versions} weight versions of {fresh} tokens" if versions not in (0, fresh) else None
 
     def _garbled(self, grant: Grant) -> EngineUnavailable | None:
         """Drop a segment of which something cannot be true."""
@@ -310,18 +317,21 @@ class StepGeneration:
             detail = f"step {self._step_index} failed on {self._interruptions} engines, at last: {failure}"
             raise TrajectoryEnded(Ending(StopReason.ENGINE_FAILED, detail))
         self._keep_or_drop()
-        pause = min(MAX_BACKOFF_S, RETRY_BACKOFF_S * 2 ** (self._interruptions - 1))
-        paused = self._clock.now()
-        try:
-            await asyncio.sleep(pause)
-        finally:
-            self._clock.parts.engine_stall += self._clock.now() - paused
+        await self._pause(min(MAX_BACKOFF_S, RETRY_BACKOFF_S * 2 ** (self._interruptions - 1)))
         self._post_interrupted(grant, _interrupt_reason(failure))
 
-    def _give_way(self, grant: Grant) -> None:
+    async def _pause(self, pause_s: float) -> None:
+        paused = self._clock.now()
+        try:
+            await asyncio.sleep(pause_s)
+        finally:
+            self._clock.parts.engine_stall += self._clock.now() - paused
+
+    async def _give_way(self, grant: Grant, pause_s: float) -> None:
         self._preemptions += 1
         self._waits_preempted = True
         self._keep_or_drop()
+        await self._pause(pause_s)
         self._post_interrupted(grant, InterruptReason.PREEMPTED)
 
     def _post_interrupted(self, grant: Grant, reason: InterruptReason) -> None:
@@ -386,6 +396,5 @@ async def _abort(engine: Engine, request_id: str) -> None:
 def _interrupt_reason(failure: EngineError) -> InterruptReason:
     if isinstance(failure, EngineTimeout):
         return InterruptReason.ENGINE_TIMEOUT
-    if isinstance(failure, EngineUnavailable):
-        return InterruptReason.WORKER_LOST
-    return InterruptReason.ENGINE_ERROR
+    lost = isinstance(failure, EngineUnavailable)
+    return InterruptReason.WORKER_LOST if lost else InterruptReason.ENGINE_ERROR

@@ -36,6 +36,7 @@ from heddle.agent.journal import (
 from heddle.agent.link import Ending
 from heddle.agent.order import LoopServices, TrajectoryOrder
 from heddle.agent.ports import Episode, JournalEntry, Reward, StepOutcome, Turn
+from heddle.agent.sessions import KeptSessions
 from heddle.agent.tokens import TokenBuffer
 from heddle.control.events import ToolsFinished, ToolsStarted, TrajectoryEnding, TrajectoryFinished
 from heddle.errors import ConfigError
@@ -54,6 +55,7 @@ class TrajectoryRun:
         self.order = order
         self._clock = TrajectoryClock(services.now)
         self._buffer = TokenBuffer(order.prompt.prompt_ids)
+        self._sessions = KeptSessions(order.trajectory_id)
         self._messages: list[Message] = list(order.prompt.messages)
         self._steps: list[StepRecord] = []
         self._predictions: list[PredictionRecord] = []
@@ -137,6 +139,7 @@ class TrajectoryRun:
         )
         reason = await finish(self._services, result)
         self._services.link.post(TrajectoryFinished(self.order.trajectory_id, reason))
+        await self._sessions.close()
 
     async def _run_until_end(self) -> Ending:
         try:
@@ -197,6 +200,7 @@ class TrajectoryRun:
             self.order,
             self._clock,
             self._buffer,
+            self._sessions,
             step_index=len(self._steps),
             max_new_tokens=self._tokens_for_next_step(),
         )
@@ -318,9 +322,8 @@ class TrajectoryRun:
             wall=self._clock.wall,
         )
         await self._append_journal(OBSERVATION, entry)
-        self._services.link.post(
-            ToolsFinished(self.order.trajectory_id, step.step_index, appended_tokens=len(ids))
-        )
+        event = ToolsFinished(self.order.trajectory_id, step.step_index, appended_tokens=len(ids))
+        self._services.link.post(event)
 
     # -------------------------------------------------------------------------------------- limits
 
@@ -333,8 +336,7 @@ class TrajectoryRun:
         return min(wanted, left, self._context_left())
 
     def _context_left(self) -> int:
-        forced = len(self.order.prompt.forced_ids)
-        return self._services.engine.context_tokens - len(self._buffer) - forced
+        return self._services.engine.context_tokens - len(self._buffer) - len(self.order.prompt.forced_ids)
 
     def _room_for_one(self) -> int:
         return len(self.order.prompt.forced_ids) + 1

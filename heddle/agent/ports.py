@@ -13,10 +13,13 @@ from typing import Protocol
 from heddle.records import ToolCallRecord, Trajectory
 from heddle.store.gates import GateViolation
 from heddle.types import (
+    CachedPrefix,
+    CacheSources,
     EngineLoad,
     FinishReason,
     Json,
     Message,
+    PauseMode,
     SamplingParams,
     StopReason,
     ToolCall,
@@ -41,6 +44,9 @@ class EngineCapabilities:
     online_slots: bool = False
     pause: bool = False
     weight_update: bool = False
+    """Can exchange its weights without a restart."""
+    sessions: bool = False
+    """Keeps the prefix of a ``session_id`` over that of others while memory is short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,8 @@ class GenerationRequest:
     ignore_end: bool = False
     """Never sample an id that ends the turn, so that exactly ``max_new_tokens`` come: for replays of
     recorded lengths. Logprobs are still those of the unrestricted model."""
+    session_id: str | None = None
+    """The trajectory whose prefix this is, where the engine can keep it for the next step."""
     deadline_s: float = 600.0
     """Wall-clock bound on the whole generation, measured from the call."""
     first_token_deadline_s: float = 300.0
@@ -68,6 +76,8 @@ class TokenChunk:
 
     token_ids: Sequence[int]
     logprobs: Sequence[float]
+    weight_version: int = 0
+    """Of the weights that sampled them, as far as the engine says so at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +90,18 @@ class Generation:
     prompt_tokens: int
     cached_tokens: int
     weight_version: int
+    """Of the last token."""
     prefill_s: float
     """From sending the request to its first token, the engine's own queue included."""
     decode_s: float
     echoed_sampling: SamplingParams | None = None
     """The parameters by which the engine says it sampled; ``None`` where it does not tell."""
+    weight_versions: Sequence[int] = ()
+    """One per token, where the engine can exchange weights; else every token is of ``weight_version``."""
+    cache_sources: CacheSources | None = None
+    """``None`` where the engine does not tell them apart."""
+    retractions: int = 0
+    """How often the engine itself took the slot away and gave it back."""
 
 
 class Engine(Protocol):
@@ -99,7 +116,8 @@ class Engine(Protocol):
         """Stream one generation; ``on_tokens`` gets every token exactly once, as it comes.
 
         Cancelling the call aborts the request: when the ``CancelledError`` comes out, the slot is free.
-        Raises ``EngineRejected``, ``EngineUnavailable``, ``EngineTimeout``.
+        Raises ``EngineRejected``, ``EngineUnavailable``, ``EngineTimeout``, and ``EngineInterrupted`` where
+        the engine gave the slot to another: the step goes on with the next grant, and nothing failed.
         """
         ...
 
@@ -110,8 +128,48 @@ class Engine(Protocol):
         """
         ...
 
-    async def warm_prefix(self, token_ids: Sequence[int]) -> int:
-        """Compute the prefix into the cache; returns the tokens that were cached already."""
+    async def warm_prefix(self, token_ids: Sequence[int], session_id: str | None = None) -> CachedPrefix:
+        """Compute the prefix into the cache; tells what was there already, and where it came from.
+
+        It waits behind every generation. ``session_id`` as in a ``GenerationRequest``.
+        """
+        ...
+
+    async def close_session(self, session_id: str) -> None:
+        """The trajectory is over: its prefix is worth no more than any other. An unknown id is a no-op.
+
+        Raises ``UnsupportedByEngine`` without ``sessions``.
+        """
+        ...
+
+    async def set_slots(self, slots: int) -> None:
+        """Change how many generations run at once; those that run go on.
+
+        Raises ``UnsupportedByEngine`` without ``online_slots``, ``EngineRejected`` for a number it cannot.
+        """
+        ...
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Compute nothing until ``resume``. Raises ``UnsupportedByEngine`` without ``pause``."""
+        ...
+
+    async def resume(self) -> None:
+        """Go on after ``pause``; harmless where nothing pauses."""
+        ...
+
+    async def update_weights(self, path: str, version: int) -> None:
+        """Load weights from a directory that the engine can read; on return they are ``version``.
+
+        Prefixes computed by other weights are never used again. Raises ``UnsupportedByEngine`` without
+        ``weight_update``, ``EngineRejected`` where the weights do not fit (the old ones go on serving).
+        """
+        ...
+
+    async def flush_cache(self) -> None:
+        """Forget every prefix that no running generation uses.
+
+        Raises ``UnsupportedByEngine`` without ``weight_update``, ``EngineRejected`` while generations run.
+        """
         ...
 
     async def load(self) -> EngineLoad: ...

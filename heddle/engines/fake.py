@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from heddle.agent.ports import EngineCapabilities, Generation, GenerationRequest, TokenChunk
+from heddle.engines.basic import BasicEngine
 from heddle.errors import EngineRejected, EngineTimeout, EngineUnavailable, HeddleError
-from heddle.types import EngineLoad, FinishReason, WorkerSpec
+from heddle.types import CachedPrefix, EngineLoad, FinishReason, WorkerSpec
 
 PREFIX_BLOCK_TOKENS = 16
 """Granularity at which a prefix is found again."""
@@ -60,7 +61,7 @@ class _Flight:
     landed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class FakeEngine:
+class FakeEngine(BasicEngine):
     """One fake server with ``slots`` places. ``crash`` makes it unavailable for good."""
 
     capabilities = EngineCapabilities(json_schema=True, ignore_end=True, prefix_warmup=True)
@@ -116,10 +117,10 @@ class FakeEngine:
             flight.interrupted.set()
             await flight.landed.wait()
 
-    async def warm_prefix(self, token_ids: Sequence[int]) -> int:
+    async def warm_prefix(self, token_ids: Sequence[int], session_id: str | None = None) -> CachedPrefix:
         """See ``Engine.warm_prefix``."""
         self._raise_if_crashed()
-        return self._prefixes.admit(_encode(token_ids)).tokens
+        return CachedPrefix(self._prefixes.admit(_encode(token_ids)).tokens)
 
     async def load(self) -> EngineLoad:
         """See ``Engine.load``."""

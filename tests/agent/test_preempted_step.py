@@ -23,6 +23,7 @@ from heddle.agent.ports import (
     ToolInvocation,
     ToolResult,
 )
+from heddle.agent.sessions import KeptSessions
 from heddle.agent.tokens import TokenBuffer
 from heddle.control.events import Event, GenerationInterrupted, StepGenerated
 from heddle.coordinator.ledger import DecodeLedger
@@ -129,9 +130,8 @@ def make_step(link: Link, *, json_schema: Mapping[str, Json] | None = None) -> S
         model="fake",
     )
     clock = TrajectoryClock(time.monotonic)
-    return StepGeneration(
-        services, order, clock, TokenBuffer(prompt.prompt_ids), step_index=0, max_new_tokens=TOKENS
-    )
+    buffer, sessions = TokenBuffer(prompt.prompt_ids), KeptSessions(order.trajectory_id)
+    return StepGeneration(services, order, clock, buffer, sessions, step_index=0, max_new_tokens=TOKENS)
 
 
 def make_engine() -> FakeEngine:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from heddle.agent.ports import Engine, EngineCapabilities, Generation, GenerationRequest, TokenChunk
+from heddle.engines.basic import BasicEngine
 from heddle.engines.fake import FakeEngine, FakeLauncher, FakeWorker
-from heddle.types import EngineLoad, WorkerSpec
+from heddle.types import CachedPrefix, EngineLoad, WorkerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Lie:
 
 
 @dataclass(slots=True)
-class LyingEngine:
+class LyingEngine(BasicEngine):
     """Implements ``Engine`` around a fake one."""
 
     honest: FakeEngine
@@ -50,8 +51,8 @@ class LyingEngine:
     async def abort(self, request_id: str) -> None:
         await self.honest.abort(request_id)
 
-    async def warm_prefix(self, token_ids: Sequence[int]) -> int:
-        return await self.honest.warm_prefix(token_ids)
+    async def warm_prefix(self, token_ids: Sequence[int], session_id: str | None = None) -> CachedPrefix:
+        return await self.honest.warm_prefix(token_ids, session_id)
 
     async def load(self) -> EngineLoad:
         return await self.honest.load()

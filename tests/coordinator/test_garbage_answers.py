@@ -33,6 +33,11 @@ def endless(chunk: TokenChunk) -> TokenChunk:
     return TokenChunk([*chunk.token_ids] * 100, [*chunk.logprobs] * 100)
 
 
+def versions_of_two(generation: Generation, number: int) -> Generation:
+    """Weight versions for other tokens than there are."""
+    return replace(generation, weight_versions=[0, 0])
+
+
 def half_told(generation: Generation, number: int) -> Generation:
     return replace(generation, token_ids=[*generation.token_ids, 1], logprobs=[*generation.logprobs, -1.0])
 
@@ -56,6 +61,7 @@ async def run(lie: Lie, data_dir: Path, **engine: object) -> Trajectory:
         (Lie(tokens=nothing), "sampled nothing"),
         (Lie(tokens=endless), "sampled 900 tokens where 64 were asked for"),
         (Lie(generation=half_told), "streamed 9 tokens of 10"),
+        (Lie(generation=versions_of_two), "named 2 weight versions of 9 tokens"),
     ],
 )
 async def test_a_garbage_answer_is_an_engine_failure_by_name(lie: Lie, named: str, tmp_path: Path) -> None:

@@ -152,8 +152,8 @@ async def test_a_continuation_reuses_its_prefix(worker: EmbeddedWorker) -> None:
     second = await worker.engine.generate(make_request(prompt_ids=longer), ignore)
     assert second.cached_tokens >= len(COUNT_TO_THREE) + len(first.token_ids) - 1
     warmed = [1, 4093, 198, *range(1000, 1030)]
-    assert await worker.engine.warm_prefix(warmed) < len(warmed)
-    assert await worker.engine.warm_prefix(warmed) >= len(warmed) - 1
+    assert (await worker.engine.warm_prefix(warmed)).tokens < len(warmed)
+    assert (await worker.engine.warm_prefix(warmed)).tokens >= len(warmed) - 1
 
 
 async def test_constrained_output_is_an_object_of_the_schema(worker: EmbeddedWorker) -> None:

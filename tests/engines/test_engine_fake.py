@@ -121,10 +121,10 @@ async def test_a_full_cache_forgets() -> None:
     engine = FakeEngine(slots=1, kv_capacity_tokens=8 * PREFIX_BLOCK_TOKENS)
     prompt = list(range(2 * PREFIX_BLOCK_TOKENS))
     await engine.warm_prefix(prompt)
-    assert await engine.warm_prefix(prompt) == len(prompt)
+    assert (await engine.warm_prefix(prompt)).tokens == len(prompt)
     for start in range(1000, 30_000, 1000):
         await engine.warm_prefix(list(range(start, start + 2 * PREFIX_BLOCK_TOKENS)))
-    assert await engine.warm_prefix(prompt) == 0
+    assert (await engine.warm_prefix(prompt)).tokens == 0
 
 
 async def test_a_crash_fails_everything_that_runs_and_all_that_follows() -> None:

@@ -26,6 +26,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from heddle.agent.ports import EngineCapabilities, Generation, GenerationRequest, TokenChunk
+from heddle.engines.basic import BasicEngine
 from heddle.engines.embedded.protocol import (
     Slot,
     StreamEvent,
@@ -41,7 +42,7 @@ from heddle.engines.embedded.protocol import (
 from heddle.engines.embedded.schema import check_schema
 from heddle.engines.uninterrupted import uninterrupted
 from heddle.errors import EngineRejected, EngineTimeout, EngineUnavailable
-from heddle.types import EngineLoad, FinishReason, SamplingParams
+from heddle.types import CachedPrefix, EngineLoad, FinishReason, SamplingParams
 
 CONNECT_TIMEOUT_S = 10.0
 CONTROL_TIMEOUT_S = 15.0
@@ -95,7 +96,7 @@ class _Flight:
         )
 
 
-class EmbeddedEngine:
+class EmbeddedEngine(BasicEngine):
     """One llama.cpp server. ``slots`` is how many generations it runs at once."""
 
     capabilities = EngineCapabilities(json_schema=True, ignore_end=True, prefix_warmup=True)
@@ -137,8 +138,8 @@ class EmbeddedEngine:
             self._hasten(flight)
         await flight.landed.wait()
 
-    async def warm_prefix(self, token_ids: Sequence[int]) -> int:
-        """Compute a prefix into the cache; returns how much of it was there.
+    async def warm_prefix(self, token_ids: Sequence[int], session_id: str | None = None) -> CachedPrefix:
+        """Compute a prefix into the cache; tells how much of it was there.
 
         The server cannot compute without sampling: one token is drawn and thrown away.
         """
@@ -151,7 +152,7 @@ class EmbeddedEngine:
             first_token_deadline_s=WARM_UP_DEADLINE_S,
         )
         generation = await self.generate(request, lambda chunk: None)
-        return generation.cached_tokens
+        return CachedPrefix(generation.cached_tokens)
 
     async def load(self) -> EngineLoad:
         """From ``/slots`` and ``/metrics``."""

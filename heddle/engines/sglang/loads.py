@@ -1,0 +1,69 @@
+"""``GET /v1/loads``: what a server is doing, and how long its decoding steps take."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ValidationError
+
+from heddle.errors import EngineUnavailable
+from heddle.types import EngineLoad
+
+PATH = "/v1/loads?include=core"
+
+
+class RankLoad(BaseModel):
+    """One data-parallel rank. Counters go up from the start of the server."""
+
+    dp_rank: int = 0
+    num_running_reqs: int = 0
+    num_waiting_reqs: int = 0
+    num_used_tokens: int | None = None
+    max_total_num_tokens: int | None = None
+    max_running_requests: int | None = None
+    token_usage: float | None = None
+    gen_throughput: float | None = None
+    """Tokens per second, lately."""
+    cache_hit_rate: float | None = None
+    utilization: float | None = None
+    decode_moments: list[float] | None = None
+    """Over all decoding steps, of batch size b and duration t in microseconds: n, sum b, sum t, sum b*b,
+    sum b*t, sum of generated tokens. ``None`` before the first."""
+
+
+class Loads(BaseModel):
+    loads: list[RankLoad]
+
+
+def parse_loads(body: bytes) -> list[RankLoad]:
+    """Raises ``EngineUnavailable`` where that is not what a server answers."""
+    try:
+        return Loads.model_validate_json(body).loads
+    except ValidationError as exc:
+        raise EngineUnavailable(f"the engine described its load as {body[:80]!r}") from exc
+
+
+def engine_load(ranks: list[RankLoad]) -> EngineLoad:
+    """All ranks as one; rates are summed, shares averaged."""
+    return EngineLoad(
+        running=sum(rank.num_running_reqs for rank in ranks),
+        waiting=sum(rank.num_waiting_reqs for rank in ranks),
+        kv_used_tokens=_total([rank.num_used_tokens for rank in ranks]),
+        kv_capacity_tokens=_total([rank.max_total_num_tokens for rank in ranks]),
+        extra={
+            **_known("gen_throughput", [rank.gen_throughput for rank in ranks], share=False),
+            **_known("cache_hit_rate", [rank.cache_hit_rate for rank in ranks], share=True),
+            **_known("token_usage", [rank.token_usage for rank in ranks], share=True),
+            **_known("utilization", [rank.utilization for rank in ranks], share=True),
+        },
+    )
+
+
+def _total(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _known(name: str, values: list[float | None], *, share: bool) -> dict[str, float]:
+    known = [value for value in values if value is not None]
+    if not known:
+        return {}
+    return {name: sum(known) / len(known) if share else sum(known)}
