@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from heddle.api.app import ApiServer, make_app
-from heddle.config import HeddleConfig
+from heddle.config import DecisionsConfig, HeddleConfig
 from heddle.control.build import PlaneSettings, build_plane
 from heddle.coordinator.assembly import EngineKit, Parts, running_coordinator, single_error
 from heddle.coordinator.broadcast import Broadcaster
@@ -27,8 +27,12 @@ from heddle.engines.embedded.launcher import EmbeddedLauncher
 from heddle.engines.embedded.model import ensure_model
 from heddle.engines.fake import FakeEngine, FakeLauncher, FakeModel
 from heddle.environments.registry import EnvironmentRegistry, build_registry
+from heddle.errors import ConfigError
 from heddle.eventlog import EventLogWriter
 from heddle.metrics import Metrics
+from heddle.planning.profile import Profile
+from heddle.planning.profile_csv import parse_profiles
+from heddle.planning.shipped import shipped_profiles
 from heddle.store.sqlite import open_store
 from heddle.text.byte_tokenizer import TURN_END, ByteTokenizer
 from heddle.text.tokenizer import load_tokenizer
@@ -68,6 +72,8 @@ def plane_settings(config: HeddleConfig) -> PlaneSettings:
         predictor=decisions.predictor,
         pool=config.engine.pool,
         slots=config.engine.slots,
+        slots_per_gpu=config.engine.slots_per_gpu,
+        profile=_profile(decisions),
         seed=decisions.seed,
         preemption=decisions.preemption,
         preempt_margin_tokens=decisions.preempt_margin_tokens,
@@ -75,7 +81,23 @@ def plane_settings(config: HeddleConfig) -> PlaneSettings:
         ageing_per_s=decisions.ageing_per_s,
         kv_guard=decisions.kv_guard,
         predictor_error=decisions.predictor_error,
+        transfer_deadline_s=decisions.transfer_deadline_s,
     )
+
+
+def _profile(decisions: DecisionsConfig) -> Profile | None:
+    """The step times that planning goes by, if the configuration names any. Raises ``ConfigError``."""
+    path = decisions.profile
+    if path is None and decisions.profile_gpu is None and decisions.profile_model is None:
+        return None
+    if path is None:
+        table = shipped_profiles()
+    else:
+        try:
+            table = parse_profiles(path.read_text("utf-8-sig"), source=str(path))
+        except (OSError, UnicodeDecodeError) as exc:
+            raise ConfigError(f"decisions.profile: cannot read {path}: {exc}") from exc
+    return table.select(decisions.profile_gpu, decisions.profile_model)
 
 
 @asynccontextmanager

@@ -45,9 +45,12 @@ class EngineConfig(_Section):
     model: str = "smollm2-135m-instruct"
     """A model name that Heddle can bring, or the path of a GGUF file."""
     pool: str = "auto"
-    """Parallel degrees of the workers joined by ``+`` (``1+1``, ``2``); ``auto`` is one thread each."""
+    """Parallel degrees of the workers joined by ``+`` (``1+1``, ``2``), or one and ``*`` for as many as fit
+    (``8*``); ``auto`` is ``1*``."""
     slots: int = Field(default=4, ge=1, le=4096)
     """Generations that run at once on one worker."""
+    slots_per_gpu: int | None = Field(default=None, ge=1, le=4096)
+    """In their place so many for each unit of a worker's degree."""
     context_tokens: int = Field(default=2048, ge=64)
     """Prompt plus response of one trajectory."""
     ready_timeout_s: float = Field(default=120.0, gt=0)
@@ -95,6 +98,14 @@ class DecisionsConfig(_Section):
     batches, of which only the last trajectory's end counts."""
     kv_guard: bool = True
     """Hold trajectories back after their tools while an engine's cache could not keep all prefixes."""
+    profile: Path | None = None
+    """Step times of the workers (CSV, as ``heddle profile`` writes it), for what plans by length."""
+    profile_gpu: str | None = None
+    """Kind of GPU, where the profile holds several; without a profile, one of the shipped table."""
+    profile_model: str | None = None
+    """Model, where the profile holds several; without a profile, one of the shipped table."""
+    transfer_deadline_s: float = Field(default=30.0, gt=0.0)
+    """After which moving a trajectory's context to another worker has failed."""
     seed: int = 0
 
 
@@ -110,6 +121,8 @@ class HeddleConfig(_Section):
     decisions: DecisionsConfig = DecisionsConfig()
     environments: dict[str, str] = Field(default_factory=dict)
     """Extra environments, name to ``module:Class``; installed entry points are found by themselves."""
+    presets: dict[str, dict[str, str | float | bool]] = Field(default_factory=dict)
+    """Named choices of the decisions for ``--preset``; see ``heddle presets``."""
 
 
 def load_config(path: Path | None, overrides: Mapping[str, object] | None = None) -> HeddleConfig:

@@ -29,6 +29,7 @@ from heddle.cli.options import (
     OptionalBatchArgument,
     ParserOption,
     PoolOption,
+    PresetOption,
     SamplesOption,
     SeedOption,
     SetOption,
@@ -60,6 +61,7 @@ def serve(
     pool: PoolOption = None,
     slots: SlotsOption = None,
     data_dir: DataDirOption = None,
+    preset: PresetOption = None,
     config: ConfigOption = None,
     assignments: SetOption = [],  # noqa: B006 - typer copies the default of a list option
     json: JsonFlag = False,
@@ -78,7 +80,7 @@ def serve(
             "engine.slots": slots,
             "data_dir": data_dir,
         }
-        raise typer.Exit(start(resolve_config(config, options, assignments), output))
+        raise typer.Exit(start(resolve_config(config, options, assignments, preset), output))
 
 
 @app.command()
@@ -100,6 +102,7 @@ def run(
     pool: PoolOption = None,
     slots: SlotsOption = None,
     data_dir: DataDirOption = None,
+    preset: PresetOption = None,
     config: ConfigOption = None,
     assignments: SetOption = [],  # noqa: B006 - typer copies the default of a list option
     json: JsonFlag = False,
@@ -112,7 +115,7 @@ def run(
         from heddle.cli.tasks import read_tasks
 
         overrides = {"engine.pool": pool, "engine.slots": slots, "data_dir": data_dir}
-        resolved = settings.resolve_config(config, overrides, assignments)
+        resolved = settings.resolve_config(config, overrides, assignments, preset)
         task_file = read_tasks(tasks)
         options = batches.BatchOptions(
             batch_id=batch_id,

@@ -50,6 +50,15 @@ SlotsOption = Annotated[
         "--slots", help="Generations that run at once on one worker.", rich_help_panel=_CONFIG_PANEL
     ),
 ]
+PresetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        help="Named choices of scheduler, placer and the rest; heddle presets lists them.",
+        rich_help_panel=_CONFIG_PANEL,
+    ),
+]
 UrlOption = Annotated[
     str,
     typer.Option("--url", envvar="HEDDLE_URL", help="Where the server is.", rich_help_panel=_SERVER_PANEL),

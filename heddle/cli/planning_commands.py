@@ -1,4 +1,4 @@
-"""The signatures of ``plan`` and ``profile``, by the rules of :mod:`heddle.cli.commands`."""
+"""The signatures of ``plan``, ``profile`` and ``presets``, by the rules of :mod:`heddle.cli.commands`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
     app.command()(plan)
     app.command()(profile)
+    app.command()(presets)
 
 
 def plan(
@@ -205,3 +206,16 @@ def profile(
         raise typer.Exit(
             measure(resolve_config(config, {"engine.slots": slots}, assignments), options, output)
         )
+
+
+def presets(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="All without one.")] = None,
+    config: ConfigOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Print presets, the shipped ones and those of a configuration file, as TOML to build on."""
+    output = Output(json)
+    with reported(output):
+        from heddle.cli.presets import show
+
+        raise typer.Exit(show(name, config, output))

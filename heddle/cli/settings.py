@@ -7,24 +7,42 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from heddle.config import HeddleConfig, load_config
-from heddle.errors import InvalidRequest
+from heddle.errors import ConfigError, InvalidRequest
+from heddle.presets import Preset, find_preset, parse_presets
 
 
 def resolve_config(
-    path: Path | None, options: Mapping[str, object | None], assignments: Sequence[str]
+    path: Path | None,
+    options: Mapping[str, object | None],
+    assignments: Sequence[str],
+    preset: str | None = None,
 ) -> HeddleConfig:
     """Read ``path`` and override single keys; an option that is None was not given.
 
-    ``assignments`` are ``section.key=value`` from ``--set`` and win over everything. Raises
-    ``InvalidRequest`` on a malformed assignment and ``ConfigError`` on a bad key or value.
+    A preset, shipped or of the file, wins over the file's other keys, options over both, and ``assignments``
+    (``section.key=value`` from ``--set``) over everything. Raises ``InvalidRequest`` on a malformed
+    assignment and ``ConfigError`` on a bad key, value or preset.
     """
-    overrides: dict[str, object] = {key: value for key, value in options.items() if value is not None}
+    overrides: dict[str, object] = {}
+    if preset is not None:
+        overrides |= _named_preset(preset, path).overrides()
+    overrides |= {key: value for key, value in options.items() if value is not None}
     for assignment in assignments:
         key, separator, value = assignment.partition("=")
         if not separator or not all(key.split(".")):
             raise InvalidRequest(f"{assignment!r} is not of the form section.key=value", path="--set")
         overrides[key] = _toml_value(value)
     return load_config(path, overrides)
+
+
+def _named_preset(name: str, path: Path | None) -> Preset:
+    if path is None:
+        return find_preset(name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"cannot read configuration {path}: {exc}") from exc
+    return find_preset(name, parse_presets(text, source=str(path)))
 
 
 def _toml_value(text: str) -> object:

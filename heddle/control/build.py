@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heddle.allocation import make_allocator
+from heddle.allocation import SlotRule
+from heddle.control.allocator import AllocatorOptions, make_allocator
 from heddle.control.dispatch import DispatchRules
 from heddle.control.guard import GuardRules
+from heddle.control.moves import MoveRules
 from heddle.control.plane import ControlPlane
 from heddle.control.preemption import PreemptionRules
 from heddle.migration import make_migration_planner
-from heddle.placement import make_placer
+from heddle.placement import PlacerOptions, make_placer
+from heddle.planning.profile import Profile
 from heddle.predict import PREDICTION_ERROR, PredictorOptions, make_predictor
 from heddle.scheduling import MARGIN_TOKENS, make_scheduler
 
@@ -28,9 +31,13 @@ class PlaneSettings:
     migration: str = "none"
     predictor: str = "mean_by_step"
     pool: str = "auto"
-    """Parallel degrees of the workers joined by ``+``, or ``auto``."""
+    """Degrees of the workers joined by ``+``, one with ``*`` for as many as fit, or ``auto``: as ``1*``."""
     slots: int = 4
     """Generations that run at once on one worker."""
+    slots_per_gpu: int | None = None
+    """In their place so many for each unit of a worker's degree; ``None``: ``slots`` whatever the degree."""
+    profile: Profile | None = None
+    """Step times of workers by degree, for what plans by length; part of the settings, so of every log."""
     seed: int = 0
     """Of whatever decision draws at random."""
     preemption: bool = True
@@ -39,21 +46,27 @@ class PlaneSettings:
     ageing_per_s: float = 0.0
     kv_guard: bool = True
     predictor_error: float = PREDICTION_ERROR
+    transfer_deadline_s: float = 30.0
 
 
 def build_plane(settings: PlaneSettings) -> ControlPlane:
     """A fresh control plane. Raises ``ConfigError`` that names the wrong setting."""
+    predictor = make_predictor(
+        settings.predictor, PredictorOptions(error=settings.predictor_error, seed=settings.seed)
+    )
+    slots = SlotRule(settings.slots, settings.slots_per_gpu)
     return ControlPlane(
         scheduler=make_scheduler(settings.scheduler, margin_tokens=settings.preempt_margin_tokens),
-        placer=make_placer(settings.placer),
-        allocator=make_allocator(settings.allocator, pool=settings.pool, slots=settings.slots),
-        migration=make_migration_planner(settings.migration),
-        predictor=make_predictor(
-            settings.predictor, PredictorOptions(error=settings.predictor_error, seed=settings.seed)
+        placer=make_placer(settings.placer, PlacerOptions(settings.profile, predictor.trust, settings.seed)),
+        allocator=make_allocator(
+            settings.allocator, AllocatorOptions(settings.pool, slots, settings.profile, settings.seed)
         ),
+        migration=make_migration_planner(settings.migration),
+        predictor=predictor,
         rules=DispatchRules(
             preemption=PreemptionRules(settings.preemption, settings.max_preemptions_per_step),
             guard=GuardRules(settings.kv_guard),
             ageing_per_s=settings.ageing_per_s,
         ),
+        move_rules=MoveRules(settings.transfer_deadline_s),
     )

@@ -21,7 +21,7 @@ from heddle.control.build import PlaneSettings
 from heddle.control.commands import Command
 from heddle.control.events import Event
 from heddle.control.state import IgnoreReason
-from heddle.errors import StoreError
+from heddle.errors import ConfigError, StoreError
 
 FORMAT_VERSION = 1
 """Grows when a log of the version before can no longer be read."""
@@ -55,7 +55,7 @@ def decode_header(line: bytes) -> PlaneSettings:
         raise StoreError(f"event log of version {version}, but this is the reader of {FORMAT_VERSION}")
     try:
         return _SETTINGS.validate_python(header.get("settings"))
-    except ValidationError as exc:
+    except (ValidationError, ConfigError) as exc:
         raise StoreError(f"bad header of an event log: {exc}") from exc
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from heddle.placement.loads import residents_per_slot
 from heddle.types import TrajectoryView, WorkerId, WorkerView
 
 
@@ -21,12 +22,8 @@ class StickyLeastLoaded:
 
     def place(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> WorkerId:
         """Least loaded; ties by fewest placements ever, then by id."""
-        return min(workers, key=_load).worker_id
+        return min(workers, key=residents_per_slot).worker_id
 
     def rehome(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> WorkerId | None:
         """It stays."""
         return None
-
-
-def _load(worker: WorkerView) -> tuple[float, int, WorkerId]:
-    return worker.resident / worker.slots, worker.placed_total, worker.worker_id

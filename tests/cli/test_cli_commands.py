@@ -14,9 +14,11 @@ from typer.testing import CliRunner, Result
 
 from heddle import __version__
 from heddle.cli.commands import app
+from heddle.cli.settings import resolve_config
 from heddle.control.build import PlaneSettings
 from heddle.control.events import DispatchPaused
 from heddle.control.log import encode_entry, encode_header
+from heddle.errors import ConfigError
 from heddle.export.files import export as export_records
 from heddle.types import StopReason
 
@@ -55,6 +57,7 @@ def test_help_lists_every_command() -> None:
         "replay",
         "export",
         "tasks",
+        "presets",
         "doctor",
     ):
         assert f" {name} " in result.stdout
@@ -174,3 +177,29 @@ def test_replay_of_something_else_fails(tmp_path: Path) -> None:
     other.write_text("hello\n")
     result = invoke("replay", other)
     assert (result.exit_code, "not" in result.stderr) == (1, True)
+
+
+def test_presets_are_printed_and_a_users_own_beside_them(tmp_path: Path) -> None:
+    """As TOML for people, as a document for programs; an unknown one is a mistake of the command line."""
+    file = tmp_path / "heddle.toml"
+    file.write_text('[presets.mine]\nbase = "sticky"\nscheduler = "autellix"\n')
+
+    assert "[presets.verl]" in invoke("presets").stdout
+    mine = document(invoke("presets", "mine", "--config", file, "--json"))["mine"]
+    assert (mine["scheduler"], mine["placer"]) == ("autellix", "sticky_least_loaded")
+    assert invoke("presets", "nobody").exit_code == 2
+
+
+def test_a_preset_wins_over_the_file_and_loses_to_options(tmp_path: Path) -> None:
+    """In the order in which somebody would expect it."""
+    file = tmp_path / "heddle.toml"
+    file.write_text('[decisions]\nscheduler = "round_robin"\nseed = 5\n[presets.mine]\nbase = "fix8"\n')
+
+    config = resolve_config(file, {"engine.pool": "2"}, ["decisions.kv_guard=false"], "mine")
+
+    decisions = config.decisions
+    assert (decisions.scheduler, decisions.seed, decisions.kv_guard) == ("progressive", 5, False)
+    assert config.engine.pool == "2"
+    assert resolve_config(file, {}, [], "mine").engine.pool == "8*"
+    with pytest.raises(ConfigError, match="unknown preset 'yours'"):
+        resolve_config(file, {}, [], "yours")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heddle.allocation import make_allocator
+from heddle.allocation import Fixed, SlotRule
 from heddle.control.commands import Cancel, Command, Generate, Preempt, Transfer
 from heddle.control.dispatch import DEFAULT_RULES, DispatchRules
 from heddle.control.events import (
@@ -94,7 +94,7 @@ class Rig:
         self.plane = ControlPlane(
             scheduler=scheduler or make_scheduler("fcfs"),
             placer=placer or make_placer("sticky_least_loaded"),
-            allocator=make_allocator("fixed", pool=pool, slots=slots),
+            allocator=Fixed(pool, SlotRule(slots)),
             migration=migration or make_migration_planner("none"),
             predictor=predictor or make_predictor("mean_by_step"),
             rules=rules,

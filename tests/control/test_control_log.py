@@ -22,10 +22,22 @@ from heddle.control.log import (
 )
 from heddle.control.state import IgnoreReason
 from heddle.errors import StoreError
+from heddle.planning.profile import DegreeProfile, Profile
 from heddle.types import TrajectoryId, WorkerId
 
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 st.register_type_strategy(int, st.integers(min_value=-(2**53), max_value=2**53))
+
+st.register_type_strategy(
+    Profile,
+    st.builds(
+        lambda kv, step_s: Profile(
+            "gpu", "model", 4096.0, (DegreeProfile(1, (1, 8), (step_s, 2 * step_s), 4, kv, None),)
+        ),
+        st.none() | st.integers(0, 1 << 40),
+        st.floats(1e-9, 1e3),
+    ),
+)
 
 TIMES = st.floats(min_value=0, max_value=1e12)
 

@@ -1,0 +1,169 @@
+"""Homes by predicted length: the solvers of this package as running placers.
+
+When a batch comes or the pool changes, everything open is planned at once: long trajectories to few workers
+of high degree, short ones together. What has a home keeps it; the rest goes where the plan says. Lengths are
+hedged by what the predictor has earned (see ``heddle.planning.hedge``): without any trust all count as equal,
+and a plan of equals is a spread by what each worker can carry. Where nothing was predicted, or some worker
+has no step times in the profile, trajectories are spread as by ``sticky_least_loaded``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from heddle.errors import ConfigError
+from heddle.placement.loads import residents_per_slot
+from heddle.placement.options import PlacerOptions
+from heddle.planning.hedge import hedged_lengths
+from heddle.planning.plan import Partition
+from heddle.planning.profile import Floats, Profile
+from heddle.planning.trust import earned
+from heddle.types import TrajectoryId, TrajectoryView, WorkerId, WorkerView
+
+if TYPE_CHECKING:
+    from heddle.planning.cost import DrainingCost
+
+LEVELS = 0.1, 0.5, 0.9
+"""Of the quantiles in a ``Prediction``."""
+
+SEARCH_LOOKS = 30
+"""Rounds of the local search of ``drain``. Counted, not timed: a replay must find the same plan."""
+
+SEARCH_PATIENCE = 4_000
+"""Fruitless tries in a row after which it ends earlier."""
+
+
+class Solver(Protocol):
+    """Groups of descending lengths for workers of the given descending degrees, in that order."""
+
+    def __call__(
+        self, lengths: Floats, degrees: tuple[int, ...], cost: DrainingCost, seed: int
+    ) -> Partition: ...
+
+
+class LengthAware:
+    """A plan for all that is open, and least loaded for what it does not know."""
+
+    def __init__(self, name: str, solver: Solver, options: PlacerOptions, *, hedged: bool = True) -> None:
+        """``hedged``: whether trust matters; the paper's own placer believes what it is told.
+
+        Raises ``ConfigError`` where ``options`` lack a profile.
+        """
+        if options.profile is None:
+            raise ConfigError(f"placer {name} needs a profile of the workers' step times")
+        self.name = name
+        self._solver = solver
+        self._profile = options.profile
+        self._trust = options.trust
+        self._seed = options.seed
+        self._hedged = hedged
+        self._homes: dict[TrajectoryId, WorkerId] = {}
+
+    def prepare(self, trajectories: Sequence[TrajectoryView], workers: Sequence[WorkerView]) -> None:
+        """Plan anew, and forget the plan before."""
+        self._homes = {}
+        if not workers or all(trajectory.worker_id is not None for trajectory in trajectories):
+            return
+        lengths = remaining_lengths(trajectories, earned(self._trust()) if self._hedged else 1.0)
+        if lengths is None or not _all_priced(workers, self._profile):
+            return
+        ordered = sorted(workers, key=lambda worker: (-worker.tp_degree, worker.worker_id))
+        descending = np.argsort(-lengths, kind="stable")
+        cost = _cost(self._profile, trajectories, ordered, lengths)
+        degrees = tuple(worker.tp_degree for worker in ordered)
+        plan = self._solver(lengths[descending], degrees, cost, self._seed)
+        for worker, group in zip(ordered, plan.groups, strict=True):
+            for index in descending[group]:
+                if trajectories[index].worker_id is None:
+                    self._homes[trajectories[index].trajectory_id] = worker.worker_id
+
+    def place(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> WorkerId:
+        """As planned, once; without a plan the least loaded."""
+        planned = self._homes.pop(trajectory.trajectory_id, None)
+        if planned is not None and any(worker.worker_id == planned for worker in workers):
+            return planned
+        return min(workers, key=residents_per_slot).worker_id
+
+    def rehome(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> WorkerId | None:
+        """It stays: moves are the migration planner's."""
+        return None
+
+
+def remaining_lengths(trajectories: Sequence[TrajectoryView], trust: float) -> Floats | None:
+    """Tokens still to generate of each, hedged; shape ``(n,)``. ``None`` where nobody's was predicted.
+
+    One without a prediction counts as the mean of the others.
+    """
+    rows = [_quantiles(trajectory) for trajectory in trajectories]
+    known = np.array([row for row in rows if row is not None], np.float64)
+    if not len(known):
+        return None
+    mean = known.mean(axis=0)
+    return hedged_lengths(LEVELS, np.array([mean if row is None else row for row in rows]), trust)
+
+
+def _quantiles(trajectory: TrajectoryView) -> tuple[float, float, float] | None:
+    prediction, middle = trajectory.prediction, trajectory.predicted_remaining_tokens
+    if prediction is None or middle is None:
+        return None
+    since = prediction.remaining_tokens - middle
+    return (
+        max(0.0, min(middle, prediction.low_tokens - since)),
+        middle,
+        max(middle, prediction.high_tokens - since),
+    )
+
+
+def _all_priced(workers: Sequence[WorkerView], profile: Profile) -> bool:
+    known = {degree.tp_degree for degree in profile.degrees}
+    return all(worker.tp_degree in known for worker in workers)
+
+
+def _cost(
+    profile: Profile, trajectories: Sequence[TrajectoryView], workers: Sequence[WorkerView], lengths: Floats
+) -> DrainingCost:
+    """Prices with the slots that the workers really have, and contexts half grown."""
+    from heddle.planning.cost import DrainingCost, draining_cost  # compiled: half a second to import
+
+    degrees = tuple(sorted({worker.tp_degree for worker in workers}, reverse=True))
+    context = float(np.mean([trajectory.context_tokens for trajectory in trajectories]) + lengths.mean() / 2)
+    capacities = [profile[degree].kv_capacity_tokens for degree in degrees]
+    context = min([context, *(float(capacity) for capacity in capacities if capacity)])
+    cost = draining_cost(profile, degrees, len(lengths), context_tokens=context)
+    slots = [min(w.slots for w in workers if w.tp_degree == degree) for degree in degrees]
+    return DrainingCost(cost.degrees, cost.steps, np.minimum(cost.caps, np.array(slots, np.int64)))
+
+
+def presorted_dp(lengths: Floats, degrees: tuple[int, ...], cost: DrainingCost, seed: int) -> Partition:
+    """The paper's recurrence at the paper's price."""
+    from heddle.placement.presorted_dp import place
+    from heddle.planning.cost import static_price
+
+    return place(lengths, degrees, static_price(cost))
+
+
+def exact(lengths: Floats, degrees: tuple[int, ...], cost: DrainingCost, seed: int) -> Partition:
+    """The optimum of the price that lets what exceeds slots and KV capacity wait."""
+    from heddle.placement.exact import place
+    from heddle.planning.cost import kv_aware_price
+
+    return place(lengths, degrees, kv_aware_price(cost))
+
+
+def drain(lengths: Floats, degrees: tuple[int, ...], cost: DrainingCost, seed: int) -> Partition:
+    """The best found when groups are run to their end."""
+    from heddle.placement.drain import place
+
+    looks = count()
+    return place(
+        lengths,
+        degrees,
+        cost,
+        seed=seed,
+        patience=SEARCH_PATIENCE,
+        out_of_time=lambda: next(looks) >= SEARCH_LOOKS,
+    )
