@@ -2,16 +2,12 @@
 
 An engine iterates. One iteration either computes a chunk of prompts or gives every running generation one
 token, or both (:class:`~heddle.simulate.hardware.PrefillMode`). Requests join, leave and are interrupted
-between iterations only. A prompt's last chunk brings its first token.
-
-All running generations advance together, so the engine counts iterations and keeps a heap of the counts at
-which generations end: an event costs O(log n), however many tokens lie between two events. A run of decoding
-iterations is cut short at the next boundary when something arrives.
+between iterations only. A prompt's last chunk brings its first token. Many decoding iterations in which
+nobody joins or leaves are one run, which is cut short at the next boundary when something arrives.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import deque
 from collections.abc import Callable
@@ -24,13 +20,15 @@ from heddle.simulate.curves import StepCurves
 from heddle.simulate.hardware import EngineRules, PrefillMode
 from heddle.simulate.prefix_cache import PrefixCache
 from heddle.simulate.request import Request, Stage
+from heddle.simulate.running_batch import RunningBatch
 
 RETRACT_STEPS = 20
 """Memory for so many further tokens of every running generation is freed when it runs out, and must be there
 before another one is admitted; SGLang's number."""
 
+_NO_LIMIT = 1 << 60
 _EPSILON = 1e-9
-"""Steps: what rounding may make of a whole number."""
+"""Iterations: what rounding may make of a whole number."""
 
 
 class _Run(Enum):
@@ -60,7 +58,6 @@ class SimulatedEngine:
     ) -> None:
         self._agenda = agenda
         self._speed = speed
-        self._curves = speed.curves
         self._rules = rules
         self._mixed = rules.prefill is PrefillMode.MIXED
         self._ended = ended
@@ -68,20 +65,12 @@ class SimulatedEngine:
         self._coming: dict[Request, None] = {}
         self._arrived: deque[Request] = deque()
         self._prefilling: deque[Request] = deque()
-        self._decoding: dict[Request, None] = {}
-        """In the order in which they began."""
-        self._marks: list[tuple[int, int, Request]] = []
-        self._marked = 0
-        self._iterations = 0
-        self._context_sum = 0
-        """Tokens of all decoding generations."""
+        self._batch = RunningBatch(speed.curves)
         self._stops: list[Request] = []
         """To be let go at the next boundary."""
         self._run = _Run.NOTHING
         self._run_began = 0.0
         self._run_steps = 0
-        self._run_context = 0.0
-        """Mean context when the run began."""
         self._chunk: list[tuple[Request, int]] = []
         self._factor = self._next_factor = 1.0
         self._wakes = 0
@@ -108,21 +97,9 @@ class SimulatedEngine:
         """Let go of a request soon; what it has sampled by now is kept. One that is over is left alone."""
         if request.stage in (Stage.OVER, Stage.STOPPING):
             return
-        request.kept_tokens = self.sampled_tokens(request)
-        if request.decoding:
-            request.base_s += self._alone_s(request, request.kept_tokens - request.sampled_tokens)
+        self._keep(request)
         request.enter(Stage.STOPPING, self._agenda.now)
         self._agenda.after(self._rules.abort_s, partial(self._stop_due, request))
-
-    def sampled_tokens(self, request: Request) -> int:
-        """So far, the iteration that runs not included."""
-        if request.kept_tokens is not None:
-            return request.kept_tokens
-        if not request.decoding:
-            return request.sampled_tokens
-        return (
-            request.sampled_tokens + self._stint_tokens(request) + math.floor(self._steps_done() + _EPSILON)
-        )
 
     def set_factor(self, factor: float) -> None:
         """From the next boundary on everything takes ``factor`` times as long."""
@@ -131,22 +108,15 @@ class SimulatedEngine:
 
     def die(self) -> list[Request]:
         """Lose everything. Returns the requests that were here, each with the tokens that it keeps."""
-        now = self._agenda.now
-        lost = [*self._decoding, *self._prefilling, *self._arrived, *self._coming]
+        lost = [*self._batch, *self._prefilling, *self._arrived, *self._coming]
         for request in lost:
-            kept = self.sampled_tokens(request)
-            if request.decoding and request.kept_tokens is None:
-                request.base_s += self._alone_s(request, kept - request.sampled_tokens)
-            request.kept_tokens = kept
+            self._keep(request)
             request.entry = None
-            request.decoding = False
-            request.enter(Stage.OVER, now)
+            request.enter(Stage.OVER, self._agenda.now)
         self.cache = PrefixCache(self._speed.prefix_capacity_tokens)
-        for held in (self._coming, self._arrived, self._prefilling, self._decoding):
+        self._batch.clear()
+        for held in (self._coming, self._arrived, self._prefilling, self._stops, self._chunk):
             held.clear()
-        for listed in (self._marks, self._stops, self._chunk):
-            listed.clear()
-        self._context_sum = 0
         self._run = _Run.NOTHING
         self._wakes += 1
         self._rest()
@@ -157,7 +127,7 @@ class SimulatedEngine:
         """Time with at least one request, so far."""
         return self._busy_s + (0.0 if self._busy_since is None else self._agenda.now - self._busy_since)
 
-    # --------------------------------------------------------------------------------- iterations
+    # ----------------------------------------------------------------------------------- the loop
 
     def _arrive(self, request: Request) -> None:
         self._coming.pop(request, None)
@@ -178,7 +148,7 @@ class SimulatedEngine:
             steps = max(0, math.ceil(self._steps_done() - _EPSILON))
             if steps < self._run_steps:
                 self._run_steps = steps
-                self._wake_at(self._run_began + self._decode_s(steps))
+                self._wake_at(self._run_began + self._batch.seconds(steps) * self._factor)
 
     def _wake_at(self, time: float) -> None:
         self._wakes += 1
@@ -193,19 +163,23 @@ class SimulatedEngine:
             self._advance(self._run_steps)
         elif run is _Run.CHUNK:
             self._end_chunk()
-        for request in self._stops:
-            if request.stage is not Stage.OVER:
-                self._leave(request)
-        self._stops.clear()
+        self._let_go()
         self._factor = self._next_factor
         self._admit()
         if self._prefilling:
             self._begin_chunk()
-        elif self._decoding:
+        elif self._batch:
             self._begin_decoding()
         elif not self._arrived and not self._coming:
             self._rest()
         self._awake = False
+
+    def _rest(self) -> None:
+        if self._busy_since is not None:
+            self._busy_s += self._agenda.now - self._busy_since
+            self._busy_since = None
+
+    # ------------------------------------------------------------------------- prefill and decode
 
     def _admit(self) -> None:
         while self._arrived and self._fits(self._arrived[0]):
@@ -228,7 +202,7 @@ class SimulatedEngine:
         if capacity is None:
             return True
         needed = self.cache.needed_tokens(request.trajectory_id, request.group_id, request.context_tokens)
-        running = len(self._decoding) + len(self._prefilling)
+        running = len(self._batch) + len(self._prefilling)
         if not running:
             self.oversized += needed > capacity
             return True
@@ -248,11 +222,9 @@ class SimulatedEngine:
                 break
         tokens = self._rules.chunk_tokens - budget
         # One pass over the weights serves prompts and decodes alike.
-        weights_s = self._curves.weights_s
-        seconds += max(weights_s, tokens / self._speed.prefill_tokens_per_s)
-        batch = len(self._decoding)
-        if self._mixed and batch:
-            seconds += max(0.0, self._curves.step_s(batch, self._context_sum / batch) - weights_s)
+        seconds += max(self._speed.curves.weights_s, tokens / self._speed.prefill_tokens_per_s)
+        if self._mixed and self._batch:
+            seconds += self._batch.added_s()
         self._run = _Run.CHUNK
         self._wake_at(self._agenda.now + seconds * self._factor)
 
@@ -260,7 +232,6 @@ class SimulatedEngine:
         chunk, self._chunk = self._chunk, []
         if self._mixed:
             self._advance(1)
-        now = self._agenda.now
         for request, tokens in chunk:
             position = request.context_tokens - request.left_to_prefill
             request.computed_tokens += tokens
@@ -268,68 +239,94 @@ class SimulatedEngine:
             request.left_to_prefill -= tokens
             if not request.left_to_prefill:
                 self._prefilling.popleft()
-                self._begin_generation(request, now)
-
-    def _begin_generation(self, request: Request, now: float) -> None:
-        """Its first token has just been sampled."""
-        if request.stage is Stage.PREFILLING:
-            request.enter(Stage.DECODING, now)
-        request.decoding = True
-        request.start_mark = self._iterations
-        request.finish_mark = self._iterations + request.output_tokens - 1
-        self._decoding[request] = None
-        self._context_sum += request.context_tokens + 1
-        if request.finish_mark == self._iterations:
-            self._leave(request)
-        else:
-            self._marked += 1
-            heapq.heappush(self._marks, (request.finish_mark, self._marked, request))
+                if request.stage is Stage.PREFILLING:
+                    request.enter(Stage.DECODING, self._agenda.now)
+                self._batch.join(request)
+                if request.output_tokens == 1:
+                    self._leave(request)
 
     def _begin_decoding(self) -> None:
         room = self._room_steps()
         if room < 1:
-            while room < RETRACT_STEPS and len(self._decoding) > 1:
+            while room < RETRACT_STEPS and len(self._batch) > 1:
                 self._retract()
                 room = self._room_steps()
-        while not self._is_current(self._marks[0]):
-            heapq.heappop(self._marks)
-        steps = self._marks[0][0] - self._iterations
-        if len(self._decoding) > 1:
+        steps = self._batch.iterations_to_end()
+        if len(self._batch) > 1:
             steps = min(steps, room)
         self._run = _Run.DECODE
         self._run_began = self._agenda.now
         self._run_steps = steps
-        self._run_context = self._context_sum / len(self._decoding)
-        self._wake_at(self._run_began + self._decode_s(steps))
+        self._wake_at(self._run_began + self._batch.seconds(steps) * self._factor)
 
     def _advance(self, steps: int) -> None:
         """So many decoding iterations are over; whoever reached its end leaves."""
-        batch = len(self._decoding)
-        self._iterations += steps
-        self._context_sum += steps * batch
-        self.cache.grow(steps * batch)
-        while self._marks and self._marks[0][0] <= self._iterations:
-            mark = heapq.heappop(self._marks)
-            if self._is_current(mark):
-                self._leave(mark[2])
+        self.cache.grow(steps * len(self._batch))
+        self._batch.advance(steps)
+        while (request := self._batch.finished()) is not None:
+            self._leave(request)
+
+    def _steps_done(self) -> float:
+        """Decoding iterations, and what part of the next, since the last boundary."""
+        if self._run is not _Run.DECODE:
+            return 0.0
+        return self._batch.iterations_within((self._agenda.now - self._run_began) / self._factor)
+
+    # ------------------------------------------------------------------------------ ways to leave
 
     def _leave(self, request: Request) -> None:
         """It is over: complete, or stopped."""
-        now = self._agenda.now
-        stint = self._stint_tokens(request) if request.decoding else 0
-        if request.stage is Stage.DECODING:
-            request.base_s += self._alone_s(request, stint)
-        self._take_out(request, stint)
-        request.sampled_tokens += stint
-        request.enter(Stage.OVER, now)
+        if request.kept_tokens is None:
+            self._close_stint(request)
+        self._take_out(request)
+        request.enter(Stage.OVER, self._agenda.now)
         self._ended(request)
 
-    def _take_out(self, request: Request, stint_tokens: int) -> None:
-        """Free its place and unpin its memory."""
+    def _let_go(self) -> None:
+        """Of those that were told to stop."""
+        for request in self._stops:
+            if request.stage is not Stage.OVER:
+                self._leave(request)
+        self._stops.clear()
+
+    def _stop_due(self, request: Request) -> None:
+        if request.stage is not Stage.OVER:
+            self._stops.append(request)
+            self._look_up()
+
+    def _retract(self) -> None:
+        """Memory runs out: who began last gives its own up, and goes on when there is room again."""
+        request = self._batch.youngest
+        tokens = self._batch.tokens(request)
+        if request.kept_tokens is None:
+            self._close_stint(request)
+            request.enter(Stage.WAITING, self._agenda.now)
+        self._take_out(request)
+        request.known_tokens = max(request.known_tokens, request.context_tokens + tokens - 1)
+        request.context_tokens += tokens
+        request.output_tokens -= tokens
+        self._arrived.appendleft(request)
+
+    def _keep(self, request: Request) -> None:
+        """It ends with the tokens that it has at this moment, the iteration that runs not included."""
+        if request.kept_tokens is None:
+            self._close_stint(request, math.floor(self._steps_done() + _EPSILON))
+            request.kept_tokens = request.sampled_tokens
+
+    def _close_stint(self, request: Request, further_tokens: int = 0) -> None:
+        """Count what it has sampled since it was last admitted, and what that would have taken alone."""
         if request.decoding:
-            del self._decoding[request]
-            self._context_sum -= request.context_tokens + stint_tokens
-            request.decoding = False
+            tokens = self._batch.tokens(request) + further_tokens
+            request.sampled_tokens += tokens
+            begin = request.context_tokens + 1
+            request.base_s += self._speed.curves.seconds(1, begin, tokens - 1) if tokens > 1 else 0.0
+
+    def _take_out(self, request: Request) -> None:
+        """Free its place and unpin its memory."""
+        grown = 0
+        if request.decoding:
+            grown = self._batch.tokens(request) - 1
+            self._batch.leave(request)
         elif request.entry is not None:
             self._prefilling.remove(request)
         elif request in self._arrived:
@@ -339,61 +336,12 @@ class SimulatedEngine:
         if request.entry is not None:
             # Of the token sampled last, nothing is computed yet.
             computed = request.context_tokens - request.left_to_prefill
-            grown = max(0, stint_tokens - 1)
             self.cache.end(request.entry, computed + grown, grown)
             request.entry = None
 
-    def _retract(self) -> None:
-        """Memory runs out: who began last gives its own up, and goes on when there is room again."""
-        request = next(reversed(self._decoding))
-        stint = self._stint_tokens(request)
-        if request.stage is Stage.DECODING:
-            request.base_s += self._alone_s(request, stint)
-            request.enter(Stage.WAITING, self._agenda.now)
-        self._take_out(request, stint)
-        request.known_tokens = max(request.known_tokens, request.context_tokens + stint - 1)
-        request.sampled_tokens += stint
-        request.context_tokens += stint
-        request.output_tokens -= stint
-        self._arrived.appendleft(request)
-
-    def _stop_due(self, request: Request) -> None:
-        if request.stage is not Stage.OVER:
-            self._stops.append(request)
-            self._look_up()
-
-    def _rest(self) -> None:
-        if self._busy_since is not None:
-            self._busy_s += self._agenda.now - self._busy_since
-            self._busy_since = None
-
-    # ------------------------------------------------------------------------------------ numbers
-
-    def _is_current(self, mark: tuple[int, int, Request]) -> bool:
-        """Not the mark of one that was stopped or retracted."""
-        return mark[2].decoding and mark[2].finish_mark == mark[0]
-
-    def _stint_tokens(self, request: Request) -> int:
-        """Sampled since it was last admitted, as of the last boundary."""
-        return 1 + self._iterations - request.start_mark
-
-    def _alone_s(self, request: Request, tokens: int) -> float:
-        """What these tokens, the first not included, take with nobody else in the batch."""
-        return self._curves.seconds(1, request.context_tokens + 1, tokens - 1) if tokens > 1 else 0.0
-
     def _room_steps(self) -> int:
         """Decoding iterations until memory runs out."""
-        capacity, batch = self._speed.kv_capacity_tokens, len(self._decoding)
+        capacity = self._speed.kv_capacity_tokens
         if capacity is None:
-            return 1 << 60
-        return (capacity - self.cache.pinned_tokens) // batch
-
-    def _steps_done(self) -> float:
-        """Decoding iterations, and what part of the next, since the last boundary."""
-        if self._run is not _Run.DECODE:
-            return 0.0
-        elapsed = (self._agenda.now - self._run_began) / self._factor
-        return self._curves.steps_within(len(self._decoding), self._run_context, elapsed)
-
-    def _decode_s(self, steps: int) -> float:
-        return self._curves.seconds(len(self._decoding), self._run_context, steps) * self._factor
+            return _NO_LIMIT
+        return (capacity - self.cache.pinned_tokens) // len(self._batch)
