@@ -99,9 +99,10 @@ class WorkerPool:
         member.running = worker
         if member.worker.restarts:
             self._metrics.worker_restarted(spec.worker_id)
+        slots = min(spec.slots, worker.slots or spec.slots)
         capacities = worker.kv_capacity_tokens, worker.prefix_capacity_tokens
-        self._post(WorkerReady(spec.worker_id, spec.slots, *capacities))
-        self._publish("worker.ready", spec.worker_id, tp_degree=spec.tp_degree, slots=spec.slots)
+        self._post(WorkerReady(spec.worker_id, slots, *capacities))
+        self._publish("worker.ready", spec.worker_id, tp_degree=spec.tp_degree, slots=slots)
 
     def worker_lost(self, worker_id: WorkerId, reason: str, will_restart: bool) -> None:
         self._post(WorkerLost(worker_id, reason, will_restart))

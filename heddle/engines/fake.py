@@ -330,6 +330,7 @@ class FakeWorker:
 
     url: str | None = None
     pid: int | None = None
+    slots: int | None = None
 
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine

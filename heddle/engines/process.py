@@ -27,19 +27,20 @@ def open_log(path: Path, header: str) -> int:
 
 
 async def end_process(process: asyncio.subprocess.Process, *, grace_s: float) -> None:
-    """End the group that ``process`` leads, and reap it: SIGTERM, after ``grace_s`` SIGKILL; idempotent.
+    """End ``process`` and the group that it leads, and reap it; idempotent.
 
-    The group is swept in the end even where its leader ended by itself: children may outlive it.
+    SIGTERM goes to the leader alone, which knows how to end its children; after ``grace_s``, or where it has
+    ended by itself, SIGKILL sweeps the group: children may outlive it.
     """
     try:
         if process.returncode is None:
-            signal_group(process.pid, signal.SIGTERM)
+            process.terminate()
             async with asyncio.timeout(grace_s):
                 await process.wait()
     except TimeoutError:
         _log.warning("engine.stop_needs_force", pid=process.pid, after_s=grace_s)
     finally:
-        signal_group(process.pid, signal.SIGKILL)
+        _kill_group(process.pid)
     try:
         async with asyncio.timeout(KILL_GRACE_S):
             await process.wait()
@@ -47,12 +48,11 @@ async def end_process(process: asyncio.subprocess.Process, *, grace_s: float) ->
         _log.error("engine.survives_kill", pid=process.pid)
 
 
-def signal_group(pid: int, number: signal.Signals) -> None:
-    """Send a signal to the process group that ``pid`` leads or led; nothing where it is empty."""
+def _kill_group(pid: int) -> None:
     try:
-        os.killpg(pid, number)
+        os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
-        return  # it ended between the check and the signal
+        return  # nobody is left in it
 
 
 async def obituary(process: asyncio.subprocess.Process, log_path: Path) -> str:

@@ -38,6 +38,11 @@ class RunningWorker(Protocol):
     @property
     def pid(self) -> int | None: ...
     @property
+    def slots(self) -> int | None:
+        """Generations that it runs at once, where that may be fewer than were asked for."""
+        ...
+
+    @property
     def kv_capacity_tokens(self) -> int | None:
         """What may be in its running batch."""
         ...

@@ -72,6 +72,7 @@ class LyingWorker:
     engine: Engine
     url: str | None = None
     pid: int | None = None
+    slots: int | None = None
 
     @property
     def kv_capacity_tokens(self) -> int | None:

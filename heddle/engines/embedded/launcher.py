@@ -62,7 +62,7 @@ class EmbeddedWorker:
         return await obituary(self.process, self._log_path)
 
     async def stop(self) -> None:
-        """SIGTERM to the process group, then SIGKILL; returns when the process is reaped."""
+        """SIGTERM, then SIGKILL; returns when the process is reaped."""
         await end_process(self.process, grace_s=STOP_GRACE_S)
         await self.engine.close()
 

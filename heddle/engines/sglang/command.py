@@ -29,6 +29,7 @@ DEFAULT_ARGUMENTS = (
     *("--retraction-policy", "priority"),
     "--enable-session-radix-cache",
     "--enable-metrics",
+    *("--log-level-http", "warning"),
 )
 """Priorities order requests and preempt; the prefixes of open trajectories are evicted last."""
 
