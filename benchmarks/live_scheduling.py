@@ -40,10 +40,11 @@ from typing import Any
 import structlog
 
 from heddle.api.schemas import BatchRequest
-from heddle.app import engine_kit, open_coordinator
+from heddle.app import open_coordinator
 from heddle.config import HeddleConfig, parse_config
 from heddle.coordinator.assembly import EngineKit
 from heddle.coordinator.service import Coordinator
+from heddle.engine_kits import engine_kit
 from heddle.engines.fake import FakeEngine, FakeLauncher, FakeModel
 from heddle.records import Trajectory, decode_trajectory
 from heddle.scheduling import SCHEDULERS

@@ -1,4 +1,4 @@
-"""The composition root: the only place that names concrete classes.
+"""The composition root: with ``engine_kits`` the only place that names concrete classes.
 
 Everything is acquired in one order and released in the reverse: store, event log, tools, then one task
 group that owns the workers, the agent loops and the housekeeping.
@@ -22,10 +22,7 @@ from heddle.coordinator.assembly import EngineKit, Parts, running_coordinator, s
 from heddle.coordinator.broadcast import Broadcaster
 from heddle.coordinator.observer import RunWatcher
 from heddle.coordinator.service import Coordinator
-from heddle.engines.embedded.adapter import EmbeddedEngine
-from heddle.engines.embedded.launcher import EmbeddedLauncher
-from heddle.engines.embedded.model import ensure_model
-from heddle.engines.fake import FakeEngine, FakeLauncher, FakeModel
+from heddle.engine_kits import engine_kit
 from heddle.environments.registry import EnvironmentRegistry, build_registry
 from heddle.errors import ConfigError
 from heddle.eventlog import EventLogWriter
@@ -34,35 +31,17 @@ from heddle.planning.profile import Profile
 from heddle.planning.profile_csv import parse_profiles
 from heddle.planning.shipped import shipped_profiles
 from heddle.store.sqlite import open_store
-from heddle.text.byte_tokenizer import TURN_END, ByteTokenizer
-from heddle.text.tokenizer import load_tokenizer
 from heddle.tools.manager import ToolManager
 from heddle.tools.sandbox import PythonSandbox, SandboxDirectories, SandboxLimits, detect_isolation
 
 log = structlog.get_logger(__name__)
 
 
-async def engine_kit(config: HeddleConfig) -> EngineKit:
-    """The engine that the configuration names. Raises ``ConfigError``."""
-    engine = config.engine
-    if engine.kind == "fake":
-        fake = FakeModel(vocabulary=256, end_of_turn_id=TURN_END, context_tokens=engine.context_tokens)
-        return EngineKit(FakeLauncher(model=fake), ByteTokenizer(), FakeEngine.capabilities, "fake")
-    model = await asyncio.to_thread(ensure_model, engine.model)
-    tokenizer = await asyncio.to_thread(load_tokenizer, model)
-    launcher = EmbeddedLauncher(
-        model, context_tokens=engine.context_tokens, ready_timeout_s=engine.ready_timeout_s
-    )
-    return EngineKit(launcher, tokenizer, EmbeddedEngine.capabilities, _model_id(model))
+def plane_settings(config: HeddleConfig, pool: str | None = None) -> PlaneSettings:
+    """What the control plane is built from, and what heads its event log.
 
-
-def _model_id(path: Path) -> str:
-    """A model file by name and size; enough to tell one from another in the same data directory."""
-    return f"{path.name}:{path.stat().st_size}"
-
-
-def plane_settings(config: HeddleConfig) -> PlaneSettings:
-    """What the control plane is built from, and what heads its event log."""
+    ``pool`` takes the place of the configured one, where the engine comes with its workers.
+    """
     decisions = config.decisions
     return PlaneSettings(
         scheduler=decisions.scheduler,
@@ -70,7 +49,7 @@ def plane_settings(config: HeddleConfig) -> PlaneSettings:
         allocator=decisions.allocator,
         migration=decisions.migration,
         predictor=decisions.predictor,
-        pool=config.engine.pool,
+        pool=pool or config.engine.pool,
         slots=config.engine.slots,
         slots_per_gpu=config.engine.slots_per_gpu,
         profile=_profile(decisions),
@@ -112,7 +91,7 @@ async def open_coordinator(
     metrics = metrics or Metrics()
     kit = kit or await engine_kit(config)
     environments = build_registry(config.environments)
-    settings = plane_settings(config)
+    settings = plane_settings(config, kit.pool)
     config.data_dir.mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
         stack.enter_context(single_error())

@@ -38,12 +38,49 @@ class ServerConfig(_Section):
         return self
 
 
+class SGLangGroupConfig(_Section):
+    """What the workers of one parallel degree get beyond the others."""
+
+    extra_args: tuple[str, ...] = ()
+    environment: dict[str, str] = Field(default_factory=dict)
+
+
+class SGLangConfig(_Section):
+    """SGLang servers: how they are started, or where they run."""
+
+    workers: tuple[str, ...] = ()
+    """URLs of servers that run already. They make up the pool; none is started and none stopped."""
+    api_key: SecretStr | None = None
+    """Of the servers at ``workers``."""
+    device: Literal["cuda", "cpu"] = "cuda"
+    """What a unit of a worker's degree is: a GPU, or a core."""
+    gpus: str = "auto"
+    """Indices such as ``0-3,6``; ``auto`` takes all that this process may see."""
+    command: tuple[str, ...] = Field(default=("python", "-m", "sglang.launch_server"), min_length=1)
+    """Starts a server; arguments follow. ``sglang serve --model-type llm`` is another."""
+    default_args: tuple[str, ...] | None = None
+    """In place of those that Heddle gives every server unless it is told otherwise."""
+    extra_args: tuple[str, ...] = ()
+    """Handed to every server as they are."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    groups: dict[int, SGLangGroupConfig] = Field(default_factory=dict)
+    """By parallel degree, beyond ``extra_args`` and ``environment``."""
+    base_port: int = Field(default=30000, ge=1024, le=65000)
+    """The first worker's; each takes 16 ports."""
+    start_at_once: int = Field(default=2, ge=1)
+    free_share: float = Field(default=0.9, gt=0.0, le=1.0)
+    """Of a GPU's memory, to be free before a server is started there."""
+
+
 class EngineConfig(_Section):
     """Which engine, which model, and the pool of workers."""
 
-    kind: Literal["embedded", "fake"] = "embedded"
+    kind: Literal["embedded", "sglang", "fake"] = "embedded"
     model: str = "smollm2-135m-instruct"
-    """A model name that Heddle can bring, or the path of a GGUF file."""
+    """A model name that Heddle can bring, or the path of a GGUF file; of SGLang the directory of a Hugging
+    Face model, or a name that SGLang can bring."""
+    tokenizer: Path | None = None
+    """A directory with ``tokenizer.json``, where it is not the model's."""
     pool: str = "auto"
     """Parallel degrees of the workers joined by ``+`` (``1+1``, ``2``), or one and ``*`` for as many as fit
     (``8*``); ``auto`` is ``1*``."""
@@ -53,7 +90,8 @@ class EngineConfig(_Section):
     """In their place so many for each unit of a worker's degree."""
     context_tokens: int = Field(default=2048, ge=64)
     """Prompt plus response of one trajectory."""
-    ready_timeout_s: float = Field(default=120.0, gt=0)
+    ready_timeout_s: float | None = Field(default=None, gt=0)
+    """Longest start of a worker; 120 s, and 900 s of an SGLang server."""
     step_deadline_s: float = Field(default=600.0, gt=0)
     token_deadline_s: float = Field(default=300.0, gt=0)
     """Longest wait for a first token, and between two."""
@@ -61,6 +99,12 @@ class EngineConfig(_Section):
     """In a row, without an hour of health between them; then the worker is given up."""
     max_interruptions: int = Field(default=8, ge=1)
     """Engine failures that one step survives before its trajectory ends ``engine_failed``."""
+    sglang: SGLangConfig = SGLangConfig()
+
+    @property
+    def ready_within_s(self) -> float:
+        """``ready_timeout_s``, or what its engine usually needs."""
+        return self.ready_timeout_s or (900.0 if self.kind == "sglang" else 120.0)
 
 
 class ToolsConfig(_Section):

@@ -1,33 +1,18 @@
 """``heddle doctor``: what is here, what is missing, and the command that mends it.
 
-Two halves: :func:`examine` looks at the machine and returns plain :class:`Findings`; :func:`diagnose` turns
+Two halves: ``heddle.machine`` looks around and returns plain :class:`Findings`; :func:`diagnose` turns
 findings into checks and is pure. ``FAIL`` is kept for what keeps the main job (``heddle run`` and
 ``heddle serve``) from running; what merely limits it is a ``WARN``.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
-import os
-import platform
-import shutil
-import socket
-import sqlite3
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-import psutil
-
-from heddle.config import HeddleConfig
-from heddle.engines.embedded.model import PACKAGED_MODELS, find_model
 from heddle.errors import ConfigError
-from heddle.tools.sandbox import detect_isolation
 
 GIB = 1024**3
 
@@ -36,7 +21,6 @@ MIN_MEMORY_BYTES = 1 * GIB
 """Two embedded engines take about 250 MB each, the coordinator and a sandbox the rest."""
 MIN_DISK_BYTES = 1 * GIB
 """Virtual environment, model and wheel together take about half of it."""
-NVIDIA_SMI_TIMEOUT_S = 10.0
 
 
 class CheckStatus(StrEnum):
@@ -84,6 +68,22 @@ class IsolationFinding:
 
 
 @dataclass(frozen=True, slots=True)
+class SGLangFinding:
+    """What SGLang servers would find here, or which ones run already."""
+
+    attached: tuple[str, ...] = ()
+    """URLs of servers that somebody else runs; nothing else is needed then."""
+    command: str = ""
+    """What starts a server."""
+    version: str | None = None
+    """Of the package that the command would run; None where there is none."""
+    devices: int = 0
+    """GPUs, or cores where servers run on the CPU."""
+    device_problem: str | None = None
+    tokenizer_problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """What was seen; sizes in bytes."""
 
@@ -105,6 +105,8 @@ class Findings:
     sqlite_problem: str | None
     data_dir: Path
     data_dir_problem: str | None
+    sglang: SGLangFinding | None = None
+    """Where it is the engine."""
 
 
 def diagnose(findings: Findings) -> list[Check]:
@@ -178,12 +180,18 @@ def _disk(findings: Findings) -> Check:
 
 
 def _gpus(findings: Findings) -> Check:
+    sglang = findings.sglang
+    if sglang is not None and sglang.device_problem is not None:
+        remedy = "heddle serve --worker URL   (uses servers elsewhere)"
+        return Check("gpus", CheckStatus.FAIL, sglang.device_problem, remedy)
     if findings.gpus:
         return Check("gpus", CheckStatus.OK, "; ".join(findings.gpus))
     return Check("gpus", CheckStatus.OK, "none; the embedded engine runs on the CPU")
 
 
 def _engine(findings: Findings) -> Check:
+    if findings.sglang is not None:
+        return _sglang(findings.sglang)
     if findings.engine_kind != "embedded":
         return Check("engine", CheckStatus.OK, f"{findings.engine_kind} (no package needed)")
     if findings.engine_version is None:
@@ -196,8 +204,22 @@ def _engine(findings: Findings) -> Check:
     return Check("engine", CheckStatus.OK, f"embedded, xllamacpp {findings.engine_version}")
 
 
+def _sglang(sglang: SGLangFinding) -> Check:
+    if sglang.attached:
+        return Check("engine", CheckStatus.OK, f"SGLang, running at {', '.join(sglang.attached)}")
+    if sglang.version is None:
+        remedy = "pip install sglang where that runs, or set engine.sglang.command"
+        return Check("engine", CheckStatus.FAIL, f"{sglang.command!r} would find no SGLang", remedy)
+    return Check("engine", CheckStatus.OK, f"SGLang {sglang.version} on {sglang.devices} devices")
+
+
 def _model(findings: Findings) -> Check:
     model = findings.model
+    if findings.sglang is not None:
+        problem = findings.sglang.tokenizer_problem
+        if problem is not None:
+            return Check("model", CheckStatus.FAIL, problem, "set engine.model or engine.tokenizer")
+        return Check("model", CheckStatus.OK, model.name)
     if findings.engine_kind != "embedded":
         return Check("model", CheckStatus.OK, f"none needed by the {findings.engine_kind} engine")
     if model.path is None and model.can_be_brought:
@@ -256,115 +278,3 @@ def _data_dir(findings: Findings) -> Check:
             "heddle serve --data-dir A_WRITABLE_FOLDER",
         )
     return Check("data directory", CheckStatus.OK, f"{findings.data_dir} is writable")
-
-
-# ---------------------------------------------------------------------------------------- examining
-
-
-def examine(config: HeddleConfig) -> Findings:
-    """Look at this machine. Starts no engine, brings no model, leaves no file behind."""
-    data_dir = config.data_dir.resolve()
-    folder = _nearest_existing(data_dir)
-    writable_problem = _write_problem(folder)
-    return Findings(
-        python=sys.version_info[:3],
-        system=f"{platform.system()} {platform.release()}, {platform.machine()}",
-        cores=_usable_cores(),
-        memory_bytes=psutil.virtual_memory().available,
-        disk_free_bytes=shutil.disk_usage(folder).free,
-        gpus=_nvidia_gpus(),
-        engine_kind=config.engine.kind,
-        engine_version=_package_version("xllamacpp"),
-        model=_find_model(config.engine.model),
-        isolation=_find_isolation(config.tools.isolation),
-        address=f"{config.server.host}:{config.server.port}",
-        address_problem=_bind_problem(config.server.host, config.server.port),
-        sqlite_version=sqlite3.sqlite_version,
-        sqlite_problem=None if writable_problem else _wal_problem(folder),
-        data_dir=data_dir,
-        data_dir_problem=writable_problem,
-    )
-
-
-def _usable_cores() -> int:
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    else:
-        return os.cpu_count() or 1
-
-
-def _package_version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _find_model(name: str) -> ModelFinding:
-    path = find_model(name)
-    packaged = PACKAGED_MODELS.get(name)
-    if path is None or packaged is None:
-        return ModelFinding(name, path, None, can_be_brought=packaged is not None)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return ModelFinding(name, path, None if digest == packaged.sha256 else f"wrong sum (sha256 {digest})")
-
-
-def _find_isolation(requested: str) -> IsolationFinding:
-    try:
-        isolation = detect_isolation(requested)
-    except ConfigError as exc:
-        return IsolationFinding(detail="", complete=False, problem=str(exc))
-    return IsolationFinding(isolation.detail, isolation.complete)
-
-
-def _nvidia_gpus() -> tuple[str, ...]:
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return ()
-    try:
-        listed = subprocess.run(
-            [command, "--query-gpu=name,memory.total", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=NVIDIA_SMI_TIMEOUT_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    return tuple(line.strip() for line in listed.stdout.splitlines() if line.strip())
-
-
-def _nearest_existing(path: Path) -> Path:
-    return next(folder for folder in (path, *path.parents) if folder.exists())
-
-
-def _write_problem(folder: Path) -> str | None:
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return None
-    except OSError as exc:
-        return f"cannot be written: {exc.strerror}"
-
-
-def _wal_problem(folder: Path) -> str | None:
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".heddle-doctor-") as scratch:
-        connection = sqlite3.connect(Path(scratch) / "probe.sqlite")
-        try:
-            (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
-        except sqlite3.Error as exc:
-            return f"no write-ahead log in {folder}: {exc}"
-        finally:
-            connection.close()
-    return None if mode == "wal" else f"no write-ahead log in {folder} (journal mode {mode})"
-
-
-def _bind_problem(host: str, port: int) -> str | None:
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as exc:
-        return exc.strerror or str(exc)
-    return None

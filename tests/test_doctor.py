@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +17,11 @@ from heddle.doctor import (
     Findings,
     IsolationFinding,
     ModelFinding,
+    SGLangFinding,
     can_run,
     diagnose,
-    examine,
 )
+from heddle.machine import examine
 
 
 def make_findings() -> Findings:
@@ -107,6 +109,51 @@ def test_the_fake_engine_needs_neither_package_nor_model() -> None:
         make_findings(), engine_kind="fake", engine_version=None, model=ModelFinding("small", None, None)
     )
     assert can_run(diagnose(findings))
+
+
+SGLANG = replace(
+    make_findings(),
+    engine_kind="sglang",
+    engine_version=None,
+    sglang=SGLangFinding(command="python -m sglang.launch_server", version="0.5.23", devices=8),
+)
+
+
+@pytest.mark.parametrize(
+    ("sglang", "name"),
+    [
+        (SGLangFinding(command="python -m sglang.launch_server"), "engine"),
+        (SGLangFinding(version="0.5.23", device_problem="no usable NVIDIA driver"), "gpus"),
+        (SGLangFinding(version="0.5.23", devices=1, tokenizer_problem="no tokenizer.json"), "model"),
+    ],
+)
+def test_what_sglang_lacks_keeps_it_from_running(sglang: SGLangFinding, name: str) -> None:
+    """The package, the GPUs, the tokenizer: each by the check that it belongs to."""
+    assert {check.status for check in diagnose(SGLANG)} == {CheckStatus.OK}
+    changed = replace(SGLANG, sglang=sglang)
+    assert [check.name for check in diagnose(changed) if check.status is CheckStatus.FAIL] == [name]
+
+
+def test_servers_that_run_elsewhere_need_nothing_here() -> None:
+    """Neither a package nor a GPU."""
+    findings = replace(SGLANG, sglang=SGLangFinding(attached=("http://127.0.0.1:30000",)))
+    assert can_run(diagnose(findings))
+    assert "http://127.0.0.1:30000" in check_named("engine", findings).finding
+
+
+def test_the_python_of_the_command_is_asked_for_sglang(tmp_path: Path) -> None:
+    """This one has none, and no GPU is looked for where servers run on the CPU."""
+    engine = {
+        "kind": "sglang",
+        "model": str(tmp_path),
+        "sglang": {"device": "cpu", "command": [sys.executable]},
+    }
+    config = HeddleConfig.model_validate({"data_dir": tmp_path, "server": {"port": 0}, "engine": engine})
+    found = examine(config).sglang
+    assert found is not None
+    assert (found.version, found.device_problem) == (None, None)
+    assert found.devices >= 1
+    assert f"no tokenizer.json in {str(tmp_path)!r}" in (found.tokenizer_problem or "")
 
 
 def test_gpus_are_listed() -> None:

@@ -19,13 +19,16 @@ from heddle.cli.options import (
     ConfigOption,
     ConstrainedOption,
     DataDirOption,
+    EngineOption,
     EnvironmentOption,
     ExportFormatName,
+    GpusOption,
     JsonFlag,
     MaxStepsOption,
     MaxTokensOption,
     MaxTokensPerStepOption,
     MaxToolCallsOption,
+    ModelOption,
     OptionalBatchArgument,
     ParserOption,
     PoolOption,
@@ -39,6 +42,7 @@ from heddle.cli.options import (
     TimeoutOption,
     TokenOption,
     UrlOption,
+    WorkersOption,
 )
 from heddle.cli.output import Output, reported
 from heddle.cli.planning_commands import register
@@ -58,29 +62,39 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; loopback by default.")] = None,
     port: Annotated[int | None, typer.Option(help="0 takes a free port.")] = None,
     token: TokenOption = None,
+    engine: EngineOption = None,
+    model: ModelOption = None,
+    gpus: GpusOption = None,
+    workers: WorkersOption = [],  # noqa: B006 - typer copies the default of a list option
     pool: PoolOption = None,
     slots: SlotsOption = None,
     data_dir: DataDirOption = None,
     preset: PresetOption = None,
     config: ConfigOption = None,
-    assignments: SetOption = [],  # noqa: B006 - typer copies the default of a list option
+    assignments: SetOption = [],  # noqa: B006
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print how SGLang servers would be started, and start nothing.")
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
     """Start the coordinator, its workers and the REST server."""
     output = Output(json)
     with reported(output):
         from heddle.cli.serve import serve as start
-        from heddle.cli.settings import resolve_config
+        from heddle.cli.serve import show_launches
+        from heddle.cli.settings import engine_options, resolve_config
 
         options = {
             "server.host": host,
             "server.port": port,
             "server.token": token,
+            **engine_options(engine, model, gpus, workers),
             "engine.pool": pool,
             "engine.slots": slots,
             "data_dir": data_dir,
         }
-        raise typer.Exit(start(resolve_config(config, options, assignments, preset), output))
+        act = show_launches if dry_run else start
+        raise typer.Exit(act(resolve_config(config, options, assignments, preset), output))
 
 
 @app.command()
@@ -99,12 +113,16 @@ def run(
     max_tokens_per_step: MaxTokensPerStepOption = None,
     max_tool_calls: MaxToolCallsOption = None,
     timeout: TimeoutOption = None,
+    engine: EngineOption = None,
+    model: ModelOption = None,
+    gpus: GpusOption = None,
+    workers: WorkersOption = [],  # noqa: B006 - typer copies the default of a list option
     pool: PoolOption = None,
     slots: SlotsOption = None,
     data_dir: DataDirOption = None,
     preset: PresetOption = None,
     config: ConfigOption = None,
-    assignments: SetOption = [],  # noqa: B006 - typer copies the default of a list option
+    assignments: SetOption = [],  # noqa: B006
     json: JsonFlag = False,
 ) -> None:
     """Run one batch in this process: start workers, roll out, write trajectories, stop."""
@@ -114,7 +132,12 @@ def run(
         from heddle.cli.run import run as run_tasks
         from heddle.cli.tasks import read_tasks
 
-        overrides = {"engine.pool": pool, "engine.slots": slots, "data_dir": data_dir}
+        overrides = {
+            **settings.engine_options(engine, model, gpus, workers),
+            "engine.pool": pool,
+            "engine.slots": slots,
+            "data_dir": data_dir,
+        }
         resolved = settings.resolve_config(config, overrides, assignments, preset)
         task_file = read_tasks(tasks)
         options = batches.BatchOptions(

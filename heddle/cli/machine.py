@@ -10,9 +10,10 @@ from rich.table import Table
 
 from heddle.cli.output import ExitCode, Output
 from heddle.cli.settings import resolve_config
-from heddle.doctor import Check, bad_config, can_run, diagnose, examine
+from heddle.doctor import Check, bad_config, can_run, diagnose
 from heddle.engines.embedded.model import ensure_model
 from heddle.errors import ConfigError
+from heddle.machine import examine
 
 
 def doctor(

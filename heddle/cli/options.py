@@ -10,7 +10,10 @@ import typer
 ExportFormatName = Literal["jsonl", "parquet", "verl", "slime"]
 ToolParserName = Literal["hermes", "openai", "fenced"]
 
+EngineName = Literal["embedded", "sglang", "fake"]
+
 _SERVER_PANEL = "Server"
+_ENGINE_PANEL = "Engine"
 _BATCH_PANEL = "Batch"
 _LIMITS_PANEL = "Limits of each trajectory"
 _CONFIG_PANEL = "Configuration"
@@ -34,6 +37,37 @@ SetOption = Annotated[
 DataDirOption = Annotated[
     Path | None,
     typer.Option("--data-dir", help="Store, event logs and worker logs.", rich_help_panel=_CONFIG_PANEL),
+]
+EngineOption = Annotated[
+    EngineName | None,
+    typer.Option("--engine", help="What generates.", show_default="embedded", rich_help_panel=_ENGINE_PANEL),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help="A known name, a GGUF file, or a directory.",
+        rich_help_panel=_ENGINE_PANEL,
+    ),
+]
+GpusOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gpus",
+        metavar="INDICES",
+        help="GPUs for SGLang servers: auto, or such as 0-3,6.",
+        rich_help_panel=_ENGINE_PANEL,
+    ),
+]
+WorkersOption = Annotated[
+    list[str],
+    typer.Option(
+        "--worker",
+        metavar="URL",
+        help="Use an SGLang server that runs already, and start none; may be repeated.",
+        rich_help_panel=_ENGINE_PANEL,
+    ),
 ]
 PoolOption = Annotated[
     str | None,

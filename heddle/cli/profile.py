@@ -103,7 +103,7 @@ def plan_sweep(config: HeddleConfig, options: ProfileOptions) -> SweepPlan:
 
 
 async def _measure(config: HeddleConfig, sweep_plan: SweepPlan, output: Output) -> tuple[MeasuredDegree, ...]:
-    from heddle.app import engine_kit  # imported late: it loads every adapter
+    from heddle.engine_kits import engine_kit  # imported late: it loads every adapter
 
     with interrupts():
         kit = await engine_kit(config)

@@ -1,4 +1,4 @@
-"""``heddle serve``: the coordinator and its REST surface until a signal."""
+"""``heddle serve``: the coordinator and its REST surface until a signal; or how its servers would start."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from heddle.cli.logs import log_to_stderr
 from heddle.cli.output import ExitCode, Output
 from heddle.cli.signals import interrupts, run_interruptible
 from heddle.config import HeddleConfig
+from heddle.engines.sglang.command import LaunchPlan
+from heddle.errors import InvalidRequest
 from heddle.tools.sandbox import Isolation, detect_isolation
 from heddle.types import Json
 
@@ -38,6 +40,46 @@ async def _serve(config: HeddleConfig, isolation: Isolation, output: Output) -> 
     else:
         output.text("stopped")
     return ExitCode.OK
+
+
+def show_launches(config: HeddleConfig, output: Output) -> int:
+    """Print the command and the environment of every SGLang server of the pool, as on an idle machine.
+
+    GPUs that are named need not be here. Raises ``ConfigError`` where the pool does not fit on them.
+    """
+    from heddle.engine_kits import device_order, launch_plans  # imported late: it loads every adapter
+
+    if config.engine.kind != "sglang" or config.engine.sglang.workers:
+        raise InvalidRequest("only SGLang servers that Heddle starts can be shown", path="--dry-run")
+    plans = launch_plans(config, device_order(config.engine.sglang, look=False))
+    if output.json:
+        output.document({"workers": [_launch_document(plan) for plan in plans]})
+    else:
+        output.text("\n\n".join(f"# {_launch_title(plan)}\n{plan.shell()}" for plan in plans))
+    return ExitCode.OK
+
+
+def _launch_title(plan: LaunchPlan) -> str:
+    spec, devices = plan.spec, ",".join(map(str, plan.devices))
+    return f"{spec.worker_id}: degree {spec.tp_degree} on devices {devices}, {spec.slots} slots, {plan.url}"
+
+
+def _launch_document(plan: LaunchPlan) -> dict[str, object]:
+    return {
+        "worker_id": plan.spec.worker_id,
+        "tp_degree": plan.spec.tp_degree,
+        "slots": plan.spec.slots,
+        "devices": plan.devices,
+        "ports": {
+            "http": plan.ports.http,
+            "nccl": plan.ports.nccl,
+            "rendezvous": plan.ports.rendezvous,
+            "last": plan.ports.ports[-1],
+        },
+        "command": plan.command,
+        "environment": plan.environment,
+        "unset": plan.unset,
+    }
 
 
 def _started(url: str, config: HeddleConfig, isolation: Isolation) -> dict[str, Json]:

@@ -45,6 +45,18 @@ def _named_preset(name: str, path: Path | None) -> Preset:
     return find_preset(name, parse_presets(text, source=str(path)))
 
 
+def engine_options(
+    engine: str | None, model: str | None, gpus: str | None, workers: Sequence[str]
+) -> dict[str, object | None]:
+    """The options about the engine, by the keys that they set; servers that run already are SGLang's."""
+    return {
+        "engine.kind": engine or ("sglang" if workers else None),
+        "engine.model": model,
+        "engine.sglang.gpus": gpus,
+        "engine.sglang.workers": list(workers) or None,
+    }
+
+
 def _toml_value(text: str) -> object:
     """A TOML value where ``text`` is one (``4``, ``true``, ``"a"``), else the text itself."""
     try:

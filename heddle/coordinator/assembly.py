@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from heddle.agent.order import EngineLimits, LoopServices
 from heddle.agent.ports import EngineCapabilities, Tokenizer
@@ -48,6 +48,10 @@ class EngineKit:
     capabilities: EngineCapabilities
     model: str
     """Names the weights, so that a resumed trajectory never goes on with others."""
+    budget: int = field(default_factory=lambda: os.cpu_count() or 1)
+    """What the pool is made from: GPUs, or threads of this machine's CPU."""
+    pool: str | None = None
+    """The degrees of the workers, where the engine comes with them; else the configuration says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
         )
         housekeeping = tasks.create_task(keep_house(parts.plane, parts.metrics, time.monotonic))
         try:
-            control.post(PoolRequested(os.cpu_count() or 1))
+            control.post(PoolRequested(parts.kit.budget))
             await runner.recover()
             yield Coordinator(
                 services=services,
