@@ -46,6 +46,7 @@ from heddle.cli.options import (
 )
 from heddle.cli.output import Output, reported
 from heddle.cli.planning_commands import register
+from heddle.cli.simulation_commands import register as register_simulation
 
 app = typer.Typer(
     name="heddle",
@@ -249,6 +250,7 @@ def cancel(
 
 
 register(app)
+register_simulation(app)
 
 
 @app.command()

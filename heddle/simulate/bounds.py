@@ -46,6 +46,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heddle.allocation import SlotRule
 from heddle.planning.profile import Floats
 from heddle.simulate.engine import RETRACT_STEPS
 from heddle.simulate.hardware import Hardware, PrefillMode
@@ -114,11 +115,11 @@ def pool_bound(
 
 
 def budget_bound(
-    workload: Workload, hardware: Hardware, *, slots: int, max_preemptions_per_step: int
+    workload: Workload, hardware: Hardware, slots: SlotRule, *, max_preemptions_per_step: int
 ) -> Bound:
     """The bound for any pool within the budget; ``slots`` is what the settings give a worker."""
     degrees = [engine.tp_degree for engine in hardware.engines if engine.tp_degree <= hardware.gpus]
-    by_degree = {degree: hardware.slots(degree, slots) for degree in degrees}
+    by_degree = {degree: hardware.slots(degree, slots.of(degree)) for degree in degrees}
     prices = {degree: float(degree) for degree in degrees}
     best = Bound(0.0, 0.0, 0.0)
     for kinds in _candidates(hardware, by_degree):

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from heddle.allocation import SlotRule
 from heddle.control.build import PlaneSettings
 from heddle.simulate.bounds import Bound, budget_bound, pool_bound
 from heddle.simulate.hardware import Hardware
@@ -135,6 +136,7 @@ def summarise(
     """A result in figures, with its bounds."""
     settings = configuration.settings
     preemptions = settings.max_preemptions_per_step if settings.preemption else 0
+    slots = SlotRule(settings.slots, settings.slots_per_gpu)
     workers = [WorkerSpec(use.worker_id, use.tp_degree, use.slots) for use in result.workers]
     longest = result.longest
     parts = longest.parts
@@ -154,9 +156,7 @@ def summarise(
         migrations=sum(outcome.migrations for outcome in result.outcomes),
         pool=describe_pool(result.workers),
         bound=pool_bound(workload, hardware, workers, max_preemptions_per_step=preemptions),
-        budget_bound=budget_bound(
-            workload, hardware, slots=settings.slots, max_preemptions_per_step=preemptions
-        ),
+        budget_bound=budget_bound(workload, hardware, slots, max_preemptions_per_step=preemptions),
     )
 
 

@@ -103,6 +103,19 @@ def context_tokens(trajectory: WorkTrajectory) -> int:
     return sum(step.prompt_tokens + step.output_tokens for step in trajectory.steps)
 
 
+def mean_running_context(workload: Workload) -> float:
+    """Mean context over all sampled tokens, each counted when it is sampled; 0.0 without any."""
+    tokens = contexts = 0
+    for trajectory in workload.trajectories:
+        context = 0
+        for step in trajectory.steps:
+            context += step.prompt_tokens
+            tokens += step.output_tokens
+            contexts += step.output_tokens * context + step.output_tokens * (step.output_tokens - 1) // 2
+            context += step.output_tokens
+    return contexts / tokens if tokens else 0.0
+
+
 def _by_group(trajectories: Sequence[WorkTrajectory]) -> Mapping[GroupId, list[WorkTrajectory]]:
     groups: dict[GroupId, list[WorkTrajectory]] = {}
     for trajectory in trajectories:

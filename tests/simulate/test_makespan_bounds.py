@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sim_builders import make_hardware, make_trajectory, make_workload
 
+from heddle.allocation import SlotRule
 from heddle.control.build import PlaneSettings
 from heddle.simulate.bounds import Bound, budget_bound, pool_bound
 from heddle.simulate.hardware import Hardware, PrefillMode
@@ -34,7 +35,7 @@ def bounds_of(
     most = plane.max_preemptions_per_step if plane.preemption else 0
     return (
         pool_bound(workload, hardware, pool, max_preemptions_per_step=most),
-        budget_bound(workload, hardware, slots=plane.slots, max_preemptions_per_step=most),
+        budget_bound(workload, hardware, SlotRule(plane.slots), max_preemptions_per_step=most),
     )
 
 
@@ -154,7 +155,7 @@ def test_more_workers_and_larger_budgets_lower_the_bound() -> None:
     }
     assert of[1,] > of[1, 1] > of[1, 1, 1, 1]
     assert of[2, 1, 1] < of[1, 1]
-    budget = budget_bound(workload, hardware, slots=4, max_preemptions_per_step=0).seconds
+    budget = budget_bound(workload, hardware, SlotRule(4), max_preemptions_per_step=0).seconds
     assert budget <= min(seconds for degrees, seconds in of.items() if sum(degrees) <= 4) * (1 + TOLERANCE)
 
 
