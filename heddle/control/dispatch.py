@@ -64,16 +64,17 @@ class Dispatcher:
             return self._retire(worker)
         if worker.phase is not WorkerPhase.READY or self._state.paused:
             return []
-        for trajectory in self.guard.returning(worker, now):
-            self._join_queue(trajectory, now)
         commands: list[Command] = []
+        self._let_in(worker, now)
         while worker.running < worker.slots and worker.queue:
             contender = self._state.trajectories[worker.queue.peek().trajectory_id]
-            if not self.guard.admits(contender, worker, now):
-                return commands
-            commands.append(self._start_next(worker, now))
+            if self.guard.admits(contender, worker, now):
+                commands.append(self._start_next(worker, now))
+            else:
+                self.guard.hold_back(contender, worker)
+                self._let_in(worker, now)
         victim = self._preemption.victim(worker, now)
-        if victim is not None:
+        if victim is not None and self._next_fits(worker, now):
             worker.preempting = victim.trajectory_id
             commands.append(Preempt(victim.trajectory_id, worker.worker_id))
         return commands
@@ -136,8 +137,7 @@ class Dispatcher:
         """
         cold = list(self._state.unplaced.values())
         for worker in self._state.ready:
-            # Those held back have computed something, so they stay.
-            waiting = (self._state.trajectories[name] for name in worker.queue.ids())
+            waiting = (self._state.trajectories[name] for name in (*worker.queue.ids(), *worker.lot.ids()))
             cold.extend(trajectory for trajectory in waiting if not trajectory.warm)
         cold.sort(key=_by_arrival)
         # All leave before any is placed: the placer is to see the loads without them.
@@ -160,10 +160,12 @@ class Dispatcher:
         """What its rank follows from has changed; its place among equals stays."""
         if trajectory.worker_id is None:
             return
-        queue = self._state.workers[trajectory.worker_id].queue
-        if trajectory.trajectory_id in queue:
-            queue.remove(trajectory.trajectory_id, trajectory.batch_id)
-            self._join_queue(trajectory, now)
+        home = self._state.workers[trajectory.worker_id]
+        for line in (home.queue, home.lot):
+            if trajectory.trajectory_id in line:
+                line.remove(trajectory.trajectory_id, trajectory.batch_id)
+                self._join_queue(trajectory, now)
+                return
 
     def _join_queue(self, trajectory: TrajectoryState, now: float) -> None:
         if trajectory.worker_id is None:
@@ -175,13 +177,23 @@ class Dispatcher:
             home = self._state.workers[chosen]
         else:
             home = self._state.workers[trajectory.worker_id]
-        if trajectory.held_back:
-            home.parked.push(trajectory.trajectory_id, trajectory.context_tokens, trajectory.arrival)
-            return
         # All age alike, so the order of two never changes while they wait: when each came is enough.
         aged = self._ageing_per_s * trajectory.admitted_at
         trajectory.rank = self._scheduler.priority(trajectory, now) - aged
+        if trajectory.held_back:
+            self.guard.park(trajectory, home)
+            return
         home.queue.push(trajectory.trajectory_id, trajectory.batch_id, trajectory.rank, trajectory.arrival)
+
+    def _let_in(self, worker: WorkerState, now: float) -> None:
+        """Whoever waits for memory and can have it queues for a slot."""
+        for trajectory in self.guard.returning(worker, now):
+            self._join_queue(trajectory, now)
+
+    def _next_fits(self, worker: WorkerState, now: float) -> bool:
+        """Whether a preemption would help: whoever is next has its memory or can be given some."""
+        contender = self._state.trajectories[worker.queue.peek().trajectory_id]
+        return self.guard.admits(contender, worker, now)
 
     def _start_next(self, worker: WorkerState, now: float) -> Generate:
         batch_id = worker.queue.peek().batch_id

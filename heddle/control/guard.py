@@ -1,23 +1,27 @@
 """The memory guard: what trajectories hold of a worker's KV cache stays below what it has.
 
 An engine whose cache is too small for everybody between two steps evicts what is needed next, and computes
-every prefix again and again. So the guard decides who is to lose it, before the engine has to:
+every prefix again and again. So only a working set that fits is let in, and stays in until its trajectories
+end; who is outside waits in the *lot*, and nobody's prefix is given up to let somebody else have a turn:
 
-- *eviction*: under pressure those in their tools lose their claim, who has been there longest first, then
-  those that wait, from the end of their line. Whoever lost it is held back when it wants its next step;
-- *admission* stays the scheduler's order. Memory is made for whoever is next, of whatever size;
-- *resumption* of those held back is by best fit, when there is room again below the limit by some distance.
-  Whoever has waited for ``aged_after_s`` goes first, room is made for it, and nobody overtakes it.
+- *admission* is in the order of the scheduler. Whoever does not fit waits in the lot instead of at the head
+  of the line, where it would keep those from their slots whose prefixes are there;
+- *return* from the lot is in the order of the scheduler too, batches by their shares, as soon as the first of
+  it fits below the limit by some distance. Nobody overtakes it, of whatever size;
+- *eviction* happens where contexts have outgrown the limit: of those in their tools the least urgent loses
+  its claim, and goes to the lot when it wants its next step. A tool that takes longer than ``patience_s``
+  costs its trajectory its claim as soon as somebody else wants it: to hold ``c`` tokens of a capacity ``C``
+  idle wastes that share of the worker's throughput, to compute them anew wastes all of it for ``c`` over the
+  prefill rate ``R``, so the two break even at ``C / R`` whatever ``c`` is, some tens of seconds.
 
-Neither who is evicted nor who is admitted depends on the size of a context, and age ends every wait: that
-latency follows prompt size is a fault of smallest-first admission which this avoids by construction.
+No order here depends on the size of a context: that latency follows prompt size is a fault of smallest-first
+admission which this avoids by construction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from heddle.control.state import ControlState, TrajectoryState, WorkerState
 from heddle.types import TrajectoryPhase
@@ -29,12 +33,11 @@ class GuardRules:
 
     enabled: bool = True
     high_share: float = 0.9
-    """Of the capacity, where eviction begins; the rest is for what running generations add."""
+    """Of the capacity, up to which claims are held; the rest is for what running generations add."""
     low_share: float = 0.8
-    """Up to which those held back are let in again, so that nobody goes in and out."""
-    aged_after_s: float = 10.0
-    """Wait after which nobody held back overtakes any more. Observed with 30 s: the waits of 120 trajectories
-    followed their prompts' sizes with a correlation of 0.1 to 0.5, with 10 s of -0.1 to 0.1, at no cost."""
+    """Up to which those in the lot are let in again, so that nobody goes in and out."""
+    patience_s: float = 30.0
+    """In its tools, after which a trajectory's claim may go to another that wants to start."""
 
 
 class MemoryGuard:
@@ -53,70 +56,82 @@ class MemoryGuard:
     def admits(self, trajectory: TrajectoryState, worker: WorkerState, now: float) -> bool:
         """Whether the next in line may start; makes room for it if need be.
 
-        A worker where nothing runs starts whatever is next: nothing else would ever change.
+        A worker where nothing runs starts whatever is next: nothing else would ever change. Whoever lacks
+        memory does not overtake those in the lot, but is ranked among them.
         """
-        if worker.kv_limit_tokens is None or trajectory.holds_kv or not worker.running:
+        limit = worker.kv_limit_tokens
+        if limit is None or trajectory.holds_kv or not worker.running:
             return True
-        needed = trajectory.context_tokens
-        return self._evict_for(needed, _in_tools, worker) or self._evict_for(needed, _in_line, worker)
+        return not worker.lot and self._fits(trajectory, limit, worker, now)
+
+    def hold_back(self, trajectory: TrajectoryState, worker: WorkerState) -> None:
+        """From the line to the lot: it does not fit."""
+        worker.queue.remove(trajectory.trajectory_id, trajectory.batch_id)
+        self.park(trajectory, worker)
+
+    def park(self, trajectory: TrajectoryState, worker: WorkerState) -> None:
+        """It waits in the lot, at its rank."""
+        trajectory.held_back = True
+        worker.lot.push(trajectory.trajectory_id, trajectory.batch_id, trajectory.rank, trajectory.arrival)
 
     def relieve(self, worker: WorkerState) -> None:
         """Contexts have grown: below the limit again, as far as tools run there."""
-        self._evict_for(0, _in_tools, worker)
+        if worker.kv_limit_tokens is not None and worker.kv_tokens > worker.kv_limit_tokens:
+            self._evict(_least_urgent(worker), worker.kv_tokens - worker.kv_limit_tokens)
 
     def returning(self, worker: WorkerState, now: float) -> Iterator[TrajectoryState]:
-        """Take those out of the parked who may queue again; the caller lets each queue at once."""
-        while worker.parked:
-            trajectory = self._next_returning(worker, now)
-            if trajectory is None:
+        """Take those out of the lot who may queue again; the caller lets each queue at once."""
+        while worker.lot:
+            following = self._state.trajectories[worker.lot.peek().trajectory_id]
+            if not self._may_return(following, worker, now):
                 return
-            worker.parked.remove(trajectory.trajectory_id)
-            trajectory.held_back = False
-            self._state.hold_kv(trajectory)
-            yield trajectory
+            worker.lot.pop(self._state.batches[following.batch_id].share, now)
+            following.held_back = False
+            self._state.hold_kv(following)
+            yield following
 
-    def _next_returning(self, worker: WorkerState, now: float) -> TrajectoryState | None:
-        known = self._state.trajectories
-        oldest = known[worker.parked.oldest()]
-        idle = not worker.running and not worker.queue
-        if worker.kv_limit_tokens is None or idle:
-            return oldest
-        if now - oldest.queued_at >= self._rules.aged_after_s:
-            # Not at the cost of those in line: two aged ones would take turns in evicting each other.
-            return oldest if self._evict_for(oldest.context_tokens, _in_tools, worker) else None
-        room = worker.kv_limit_tokens * self._rules.low_share / self._rules.high_share - worker.kv_tokens
-        fitting = worker.parked.best_fit(room)
-        return None if fitting is None else known[fitting]
-
-    def _evict_for(self, needed_tokens: int, victims: _Victims, worker: WorkerState) -> bool:
-        """Evict until ``needed_tokens`` more fit; whether they do."""
-        limit = worker.kv_limit_tokens
-        if limit is None or worker.kv_tokens + needed_tokens <= limit:
+    def _may_return(self, trajectory: TrajectoryState, worker: WorkerState, now: float) -> bool:
+        if worker.kv_limit_tokens is None:
             return True
-        for victim in victims(worker):
-            self._evict(victim, worker)
-            if worker.kv_tokens + needed_tokens <= limit:
-                return True
-        return False
+        if not worker.running and not worker.queue:
+            # Nothing else would ever change: it goes on, with memory where there is any to be had.
+            excess = worker.kv_tokens + trajectory.context_tokens - worker.kv_limit_tokens
+            self._evict(_least_urgent(worker), excess)
+            return True
+        lower = worker.kv_limit_tokens * self._rules.low_share / self._rules.high_share
+        return self._fits(trajectory, lower, worker, now)
 
-    def _evict(self, trajectory: TrajectoryState, worker: WorkerState) -> None:
-        self._state.release_kv(trajectory)
-        trajectory.held_back = True
-        if trajectory.phase is TrajectoryPhase.QUEUED:
-            worker.queue.remove(trajectory.trajectory_id, trajectory.batch_id)
-            worker.parked.push(trajectory.trajectory_id, trajectory.context_tokens, trajectory.arrival)
+    def _fits(self, trajectory: TrajectoryState, limit: float, worker: WorkerState, now: float) -> bool:
+        """Whether it fits below ``limit``, at the cost of tools that take too long if need be."""
+        excess = worker.kv_tokens + trajectory.context_tokens - limit
+        if excess <= 0:
+            return True
+        victims = self._long_in_tools(worker, now)
+        if sum(victim.context_tokens for victim in victims) < excess:
+            return False
+        self._evict(victims, excess)
+        return True
+
+    def _long_in_tools(self, worker: WorkerState, now: float) -> Sequence[TrajectoryState]:
+        """Whose tools have taken too long, the longest first."""
+        found = (t for t in _in_tools(worker) if now - t.phase_since >= self._rules.patience_s)
+        return sorted(found, key=lambda t: (t.phase_since, t.arrival))
+
+    def _evict(self, victims: Iterable[TrajectoryState], excess_tokens: float) -> None:
+        """Until so many tokens are given up, or all victims are."""
+        for victim in victims:
+            if excess_tokens <= 0:
+                return
+            excess_tokens -= victim.context_tokens
+            self._state.release_kv(victim)
+            victim.held_back = True
 
 
-_Victims: TypeAlias = Callable[[WorkerState], list[TrajectoryState]]
-"""Residents of a worker that may lose their claim, in the order of eviction. Linear in those that hold
-memory, which are no more than fit, and asked for under pressure only."""
+def _in_tools(worker: WorkerState) -> Iterator[TrajectoryState]:
+    """Those that hold memory: no more than fit, and asked for under pressure only."""
+    return (t for t in worker.holders.values() if t.phase is TrajectoryPhase.IN_TOOL)
 
 
-def _in_tools(worker: WorkerState) -> list[TrajectoryState]:
-    found = [t for t in worker.holders.values() if t.phase is TrajectoryPhase.IN_TOOL]
-    return sorted(found, key=lambda t: (t.phase_since, t.arrival))
-
-
-def _in_line(worker: WorkerState) -> list[TrajectoryState]:
-    found = [t for t in worker.holders.values() if t.trajectory_id in worker.queue]
-    return sorted(found, key=lambda t: (t.rank, -t.arrival))
+def _least_urgent(worker: WorkerState) -> Sequence[TrajectoryState]:
+    """In their tools, by their last ranks."""
+    return sorted(_in_tools(worker), key=lambda t: (t.rank, -t.arrival))

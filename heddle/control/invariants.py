@@ -52,7 +52,7 @@ class _Census:
         self._waiting: Counter[WorkerId] = Counter()
         self._phases: Counter[tuple[BatchId, TrajectoryPhase]] = Counter()
         for worker in state.workers.values():
-            for name in (*worker.queue.ids(), *worker.parked.ids()):
+            for name in (*worker.queue.ids(), *worker.lot.ids()):
                 if name in self._waits_at:
                     _violated(f"{name} waits both at {self._waits_at[name]} and at {worker.worker_id}")
                 if name not in state.trajectories:
@@ -81,8 +81,8 @@ class _Census:
             _violated(f"{name} is idle on {home_id}, which is {home.phase}")
         if trajectory.holds_kv and (trajectory.held_back or home is None):
             _violated(f"{name} holds memory of {home_id} that it may not hold")
-        if waits and home is not None and trajectory.held_back != (name in home.parked):
-            _violated(f"{name} is held back exactly where it is not parked")
+        if waits and home is not None and trajectory.held_back != (name in home.lot):
+            _violated(f"{name} is held back exactly where it is not in the lot")
         batch = state.batches.get(trajectory.batch_id)
         if batch is None or name not in batch.open:
             _violated(f"{name} belongs to no batch")
@@ -122,18 +122,10 @@ class _Census:
         if worker.phase is WorkerPhase.DRAINING and not worker.running and not worker.stop_ordered:
             _violated(f"{name} is drained but was not ordered to stop")
         serves = worker.phase is WorkerPhase.READY and not self._state.paused
-        if serves and worker.running < worker.slots and worker.waiting and not self._lacks_memory(worker):
+        if serves and worker.running < worker.slots and worker.waiting:
             _violated(f"{name} has a free slot while {worker.waiting} wait for one")
-        if serves and not worker.running and worker.parked:
-            _violated(f"{name} is idle while {len(worker.parked)} are held back")
-
-    def _lacks_memory(self, worker: WorkerState) -> bool:
-        """Whether something runs and the next in line does not fit beside it."""
-        head = self._state.trajectories[worker.queue.peek().trajectory_id]
-        limit = worker.kv_limit_tokens
-        if limit is None or head.holds_kv or not worker.running:
-            return False
-        return worker.kv_tokens + head.context_tokens > limit
+        if serves and not worker.running and worker.lot:
+            _violated(f"{name} is idle while {len(worker.lot)} are held back")
 
     def check_batch(self, batch: BatchState) -> None:
         """A batch is remembered exactly as long as it has open trajectories, and counts them right."""

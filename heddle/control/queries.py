@@ -188,8 +188,6 @@ def _waiting_reason(state: ControlState, trajectory: TrajectoryState) -> tuple[s
         line = f"preempted, {line}"
     if state.paused:
         return f"dispatch is paused; {line} at {worker.worker_id}", position
-    if worker.running < worker.slots:
-        return f"{worker.worker_id} lacks memory for the next in line; {line}", position
     saturation = f"{worker.running} of {worker.slots} slots of {worker.worker_id} are taken"
     return f"{saturation}; {line}", position
 

@@ -16,7 +16,6 @@ from enum import StrEnum
 
 from heddle.control.commands import Command
 from heddle.control.invariants import check_invariants
-from heddle.control.parked import ParkingLot
 from heddle.control.shares import Share, SharedQueue
 from heddle.control.transfers import TransferLine
 from heddle.types import (
@@ -164,8 +163,8 @@ class WorkerState:
     holders: dict[TrajectoryId, TrajectoryState] = field(default_factory=dict)
     """Residents that hold some of its memory; no more than fit, however many wait."""
     queue: SharedQueue = field(default_factory=SharedQueue)
-    parked: ParkingLot = field(default_factory=ParkingLot)
-    """Residents that want a slot and are held back by the guard."""
+    lot: SharedQueue = field(default_factory=SharedQueue)
+    """Residents that want a slot and wait for memory before they may queue for one."""
 
     @property
     def resident(self) -> int:
@@ -319,10 +318,8 @@ class ControlState:
             del self.unplaced[name]
             return
         home = self.workers[trajectory.worker_id]
-        if name in home.parked:
-            home.parked.remove(name)
-        else:
-            home.queue.remove(name, trajectory.batch_id)
+        line = home.lot if trajectory.held_back else home.queue
+        line.remove(name, trajectory.batch_id)
 
     def drop_trajectory(self, trajectory: TrajectoryState, reason: StopReason, now: float) -> None:
         """Forget a finished trajectory, which must hold nothing any more but its home."""
@@ -336,6 +333,7 @@ class ControlState:
             del self.batches[batch.batch_id]
             for worker in self.workers.values():
                 worker.queue.forget(batch.batch_id)
+                worker.lot.forget(batch.batch_id)
 
     # -------------------------------------------------------------------------------------- workers
 

@@ -7,25 +7,25 @@ import statistics
 from collections.abc import Sequence
 
 import pytest
-from control_rig import Rig, generated, make_spec
+from control_rig import Rig, generated, make_spec, preempted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_world import Recorded, VirtualWorld
 
 from heddle.control.build import PlaneSettings
 from heddle.control.dispatch import DispatchRules
-from heddle.control.events import BatchSubmitted
+from heddle.control.events import BatchSubmitted, LengthPredicted
 from heddle.control.guard import GuardRules
-from heddle.control.parked import ParkingLot
-from heddle.scheduling import SCHEDULERS
-from heddle.types import BatchId, StopReason, TrajectoryId, WorkerId
+from heddle.predict import make_predictor
+from heddle.scheduling import SCHEDULERS, make_scheduler
+from heddle.types import BatchId, Prediction, StopReason, TrajectoryId, WorkerId
 
 
 def make_rig(
-    capacity: int | None, *, slots: int = 2, aged_after_s: float = 1000.0, enabled: bool = True
+    capacity: int | None, *, slots: int = 2, patience_s: float = 1000.0, enabled: bool = True
 ) -> Rig:
     """One worker; limits of 0.9 and 0.8 of the capacity."""
-    rules = DispatchRules(guard=GuardRules(enabled=enabled, aged_after_s=aged_after_s))
+    rules = DispatchRules(guard=GuardRules(enabled=enabled, patience_s=patience_s))
     rig = Rig(slots=slots, rules=rules)
     rig.pool(1, kv_capacity_tokens=capacity)
     return rig
@@ -50,56 +50,71 @@ def reason(rig: Rig, name: str) -> str:
     return rig.plane.explain(TrajectoryId(name), rig.now).reason
 
 
-def test_under_pressure_whoever_is_longest_in_its_tool_loses_its_claim() -> None:
-    """Before the next prefix would no longer fit; it is held back when it comes."""
+def lot(rig: Rig) -> tuple[TrajectoryId, ...]:
+    return rig.plane.state.workers[WorkerId("w0")].lot.first(9)
+
+
+def test_nobody_in_a_tool_loses_its_claim_to_let_another_have_a_turn() -> None:
+    """Whoever does not fit waits in the lot, whoever holds memory goes on."""
     rig = make_rig(1000)
     submit(rig, a=300, b=300, c=300, d=100)
-    assert to_tool(rig, "a") == [("c", "w0")]
-    assert held(rig) == 600
-    assert to_tool(rig, "b") == [("d", "w0")]
+    assert to_tool(rig, "a") == []
 
-    assert held(rig) == 310 + 300 + 100
-    assert rig.trajectory("a").held_back
-    assert reason(rig, "a") == "step 0 runs python; the memory guard will hold it back after that"
-    assert generated(rig.tools_finished("b", appended=5)) == []
-    assert reason(rig, "b") == "2 of 2 slots of w0 are taken; next in line"
-    rig.tools_finished("a", appended=5)
-    assert reason(rig, "a") == (
-        "held back by the memory guard until its 315 tokens fit; 715 of 1000 tokens of w0 are held"
+    assert held(rig) == 310 + 300
+    assert lot(rig) == ("c", "d")
+    assert reason(rig, "c") == (
+        "held back by the memory guard until its 300 tokens fit; 610 of 1000 tokens of w0 are held"
     )
-    assert rig.plane.queue(WorkerId("w0"), 9) == ("b",)
+    assert generated(rig.tools_finished("a", appended=5)) == [("a", "w0")]
+    assert held(rig) == 315 + 300
 
 
-def test_it_returns_when_there_is_room_below_the_lower_limit() -> None:
-    """And then queues at its own rank."""
+def test_nobody_overtakes_the_first_of_the_lot_and_it_returns_below_the_lower_limit() -> None:
+    """A smaller one would fit; it waits until the larger one has been let in."""
     rig = make_rig(1000)
     submit(rig, a=300, b=300, c=300, d=100)
     to_tool(rig, "a")
-    to_tool(rig, "b")
-    rig.tools_finished("a", appended=5)
-    assert rig.trajectory("a").held_back
+    assert lot(rig) == ("c", "d")
 
-    assert generated(rig.finish("c")) == [("a", "w0")]
+    assert generated(rig.finish("b")) == [("c", "w0"), ("d", "w0")]
+    assert held(rig) == 310 + 300 + 100
+
+
+def test_a_tool_that_takes_too_long_costs_its_claim_where_another_wants_it() -> None:
+    """And only there; it is held back when it comes."""
+    rig = make_rig(1000, patience_s=20.0)
+    submit(rig, a=300, b=300, c=300, d=100)
+    to_tool(rig, "a")
+    rig.now += 30.0
     assert not rig.trajectory("a").held_back
-    assert held(rig) == 310 + 100 + 315
+
+    assert to_tool(rig, "b") == [("c", "w0"), ("d", "w0")]
+
+    assert rig.trajectory("a").held_back
+    assert reason(rig, "a") == "step 0 runs python; the memory guard will hold it back after that"
+    rig.tools_finished("a", appended=5)
+    assert lot(rig) == ("a",)
 
 
-def test_the_next_in_line_gets_memory_from_the_end_of_the_line_if_need_be() -> None:
-    """Where no tool runs, whoever is last of those that wait gives way."""
-    rig = make_rig(1000, slots=1)
-    submit(rig, a=300, b=300, c=300)
-    for name in ("a", "b"):
-        rig.step(name, output=10)
-        rig.tools_finished(name, appended=0)
-    assert rig.plane.queue(WorkerId("w0"), 9) == ("a", "b")
-    assert held(rig) == 310 + 310 + 300 - 310 * rig.trajectory("b").held_back
+def test_contexts_that_grow_push_the_least_urgent_out() -> None:
+    """Of those in their tools; the others keep what they hold."""
+    rig = make_rig(1000, slots=3)
+    submit(rig, a=300, b=300, c=200)
+    to_tool(rig, "a")
+    to_tool(rig, "b")
+    assert held(rig) == 310 + 310 + 200
+
+    rig.step("c", output=120)
+
+    assert [rig.trajectory(name).held_back for name in "abc"] == [False, True, False]
+    assert held(rig) == 310 + 320
 
 
 def test_nothing_is_guarded_where_the_capacity_is_unknown_or_the_guard_is_off() -> None:
     """Then engines have to cope by themselves."""
     for rig in (make_rig(None), make_rig(100, enabled=False)):
         submit(rig, a=300, b=300, c=300)
-        to_tool(rig, "a")
+        assert to_tool(rig, "a") == [("c", "w0")]
         assert not rig.trajectory("a").held_back
 
 
@@ -107,26 +122,41 @@ def test_a_worker_where_nothing_runs_takes_whatever_is_next() -> None:
     """Too small a cache is slow; it must not be the end."""
     rig = make_rig(100, slots=2)
     assert submit(rig, a=300, b=300) == [("a", "w0")]
-    assert reason(rig, "b") == "w0 lacks memory for the next in line; next in line"
+    assert lot(rig) == ("b",)
+
     assert to_tool(rig, "a") == [("b", "w0")]
-    rig.tools_finished("a")
+
     assert rig.trajectory("a").held_back
+    rig.tools_finished("a")
     assert generated(rig.finish("b")) == [("a", "w0")]
 
 
-def test_whoever_was_held_back_for_long_is_not_overtaken() -> None:
-    """A smaller one that would fit has to wait until it is its turn."""
-    rig = make_rig(1000, slots=1, aged_after_s=20.0)
-    submit(rig, big=500, small=100, runs=350)
-    assert to_tool(rig, "big", output=0) == [("small", "w0")]
-    assert to_tool(rig, "small", output=0) == [("runs", "w0")]
-    assert rig.trajectory("big").held_back
-    rig.tools_finished("big", appended=0)
-    rig.now += 30.0
-    rig.tools_finished("small", appended=0)
-    assert held(rig) <= 900
-    assert generated(rig.finish("runs")) != []
-    assert not rig.trajectory("big").held_back
+@pytest.mark.parametrize(("capacity", "victims"), [(1000, ["short"]), (500, [])])
+def test_a_contender_without_memory_preempts_nobody(capacity: int, victims: list[str]) -> None:
+    """It could not start in the slot that it would get."""
+    rig = Rig(slots=1, scheduler=make_scheduler("progressive"), predictor=make_predictor("oracle"))
+    rig.pool(1, kv_capacity_tokens=capacity)
+    specs = tuple(make_spec(name, prompt_tokens=300, known=200) for name in ("short", "other"))
+    rig.send(BatchSubmitted(BatchId("batch"), specs))
+
+    longer = LengthPredicted(TrajectoryId("other"), Prediction(900.0, 900.0, 900.0, 0, "outside"))
+
+    assert preempted(rig.send(longer)) == victims
+
+
+def test_a_new_estimate_moves_somebody_within_the_lot() -> None:
+    """Ranks count there as they do in the line."""
+    rig = Rig(slots=4, scheduler=make_scheduler("progressive"), predictor=make_predictor("oracle"))
+    rig.pool(1, kv_capacity_tokens=500)
+    specs = [
+        make_spec(name, prompt_tokens=400, known=known) for name, known in (("a", 90), ("b", 80), ("c", 70))
+    ]
+    rig.send(BatchSubmitted(BatchId("batch"), tuple(specs)))
+    assert lot(rig) == ("b", "c")
+
+    rig.send(LengthPredicted(TrajectoryId("c"), Prediction(500.0, 400.0, 600.0, 0, "outside")))
+
+    assert lot(rig) == ("c", "b")
 
 
 def test_a_lost_worker_takes_its_claims_with_it() -> None:
@@ -134,33 +164,21 @@ def test_a_lost_worker_takes_its_claims_with_it() -> None:
     rig = make_rig(1000)
     submit(rig, a=300, b=300, c=300, d=100)
     to_tool(rig, "a")
-    to_tool(rig, "b")
-    rig.tools_finished("a")
+    assert rig.trajectory("c").held_back
     rig.lost("w0")
-    assert not rig.trajectory("a").held_back
-    assert held(rig) == 400
-    assert TrajectoryId("a") in rig.plane.state.unplaced
+    assert not rig.trajectory("c").held_back
+    assert held(rig) == 300
+    assert TrajectoryId("c") in rig.plane.state.unplaced
 
 
 def test_a_held_back_trajectory_can_be_cancelled() -> None:
-    """It leaves the parking lot with the order to end."""
+    """It leaves the lot with the order to end."""
     rig = make_rig(1000)
-    submit(rig, a=300, b=300, c=300, d=100)
+    submit(rig, a=300, b=300, c=300)
     to_tool(rig, "a")
-    to_tool(rig, "b")
-    rig.tools_finished("a")
-    rig.finish("a", StopReason.CANCELLED)
-    assert not rig.plane.state.workers[WorkerId("w0")].parked
-
-
-def test_best_fit_is_the_largest_that_fits() -> None:
-    """Of equals the latest; nothing where nothing fits."""
-    lot = ParkingLot()
-    for arrival, (name, size) in enumerate([("a", 300), ("b", 100), ("c", 200), ("d", 200)]):
-        lot.push(TrajectoryId(name), size, arrival)
-    assert [lot.best_fit(room) for room in (99, 100, 250, 1e9)] == [None, "b", "d", "a"]
-    lot.remove(TrajectoryId("d"))
-    assert (lot.best_fit(250), lot.oldest(), lot.ids()) == ("c", "a", ("a", "b", "c"))
+    assert lot(rig) == ("c",)
+    rig.finish("c", StopReason.CANCELLED)
+    assert lot(rig) == ()
 
 
 WORKS = st.lists(

@@ -110,7 +110,7 @@ def overlook_a_ready_worker(state: ControlState) -> None:
         (idle_while_somebody_waits, "w0 has a free slot while 1 wait for one"),
         (idle_on_a_dead_worker, "a1 is idle on w0, which is down"),
         (miscount_memory, "w0 counts 101 tokens of memory, held are 100"),
-        (hold_back_in_line, "a1 is held back exactly where it is not parked"),
+        (hold_back_in_line, "a1 is held back exactly where it is not in the lot"),
         (forget_who_generates, "w0 counts 1 running and knows 0"),
         (wait_for_a_stranger, "w0 waits for the interruption of a1, which does not run there"),
         (stop_while_running, "w0 was ordered to stop while 1 run"),
