@@ -345,6 +345,20 @@ class CacheSources:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixTransfer:
+    """What a transfer between two engines brought."""
+
+    moved_tokens: int
+    """Of the prefix what the target has without having computed it."""
+    computed_tokens: int = 0
+    """What the target computed of it on this occasion."""
+    nbytes: int | None = None
+    """Moved for it; ``None`` where nobody counts."""
+    sources: CacheSources | None = None
+    """Where the target had it from, if it tells."""
+
+
+@dataclass(frozen=True, slots=True)
 class CachedPrefix:
     """What a warm-up found."""
 

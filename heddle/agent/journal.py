@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import orjson
 from pydantic import TypeAdapter
 
 from heddle.agent.clock import TimingParts
-from heddle.records import PredictionRecord, StepRecord, ToolCallRecord
-from heddle.types import Message
+from heddle.records import PredictionRecord, StepRecord, ToolCallRecord, Trajectory
+from heddle.store.gates import GateViolation
+from heddle.types import Message, TrajectoryId
 
 GENERATION = "generation"
 OBSERVATION = "observation"
@@ -44,6 +47,35 @@ class ObservedEntry:
     invalid_in_a_row: int
     parts: TimingParts
     wall: float
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """The durable trace of one half-step, enough to go on from after a crash.
+
+    ``kind`` is ``generation`` (the sampled ids, with the forced prefix before them) or ``observation``
+    (appended ids). ``payload`` is the JSON that the agent loop wrote and alone understands.
+    """
+
+    trajectory_id: TrajectoryId
+    attempt: int
+    sequence: int
+    """0, 1, 2 ... within the attempt."""
+    kind: str
+    payload: bytes
+
+
+class Journal(Protocol):
+    """Durable memory of trajectories; every call returns when the write is committed."""
+
+    async def append(self, entry: JournalEntry) -> None: ...
+
+    async def commit(self, trajectory: Trajectory, violations: Sequence[GateViolation] = ()) -> None:
+        """Make a finished trajectory visible, exactly once. Raises ``StoreError``.
+
+        With ``violations`` it stands for a record that was refused, and is entered into the quarantine too.
+        """
+        ...
 
 
 _GENERATED: TypeAdapter[GeneratedEntry] = TypeAdapter(GeneratedEntry)

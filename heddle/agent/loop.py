@@ -28,6 +28,7 @@ from heddle.agent.journal import (
     GENERATION,
     OBSERVATION,
     GeneratedEntry,
+    JournalEntry,
     ObservedEntry,
     decode_generated,
     decode_observed,
@@ -35,7 +36,8 @@ from heddle.agent.journal import (
 )
 from heddle.agent.link import Ending
 from heddle.agent.order import LoopServices, TrajectoryOrder
-from heddle.agent.ports import Episode, JournalEntry, Reward, StepOutcome, Turn
+from heddle.agent.ports import Episode, Reward, StepOutcome, Turn
+from heddle.agent.room import TokenRoom
 from heddle.agent.sessions import KeptSessions
 from heddle.agent.tokens import TokenBuffer
 from heddle.control.events import ToolsFinished, ToolsStarted, TrajectoryEnding, TrajectoryFinished
@@ -56,6 +58,7 @@ class TrajectoryRun:
         self._clock = TrajectoryClock(services.now)
         self._buffer = TokenBuffer(order.prompt.prompt_ids)
         self._sessions = KeptSessions(order.trajectory_id)
+        self._room = TokenRoom(order.limits, order.prompt, self._buffer, services.engine.context_tokens)
         self._messages: list[Message] = list(order.prompt.messages)
         self._steps: list[StepRecord] = []
         self._predictions: list[PredictionRecord] = []
@@ -202,7 +205,7 @@ class TrajectoryRun:
             self._buffer,
             self._sessions,
             step_index=len(self._steps),
-            max_new_tokens=self._tokens_for_next_step(),
+            max_new_tokens=self._room.for_step(len(self._steps)),
         )
         self._generation = generation
         if self._preempted_early:
@@ -267,7 +270,7 @@ class TrajectoryRun:
             raise TrajectoryEnded(Ending(StopReason.MAX_TOOL_CALLS))
         truncated = step.finish_reason is FinishReason.LENGTH
         turn = Turn(step.step_index, text, parsed.content, parsed.calls, parsed.errors, truncated)
-        return turn, self._spent_limit()
+        return turn, self._room.spent_limit()
 
     async def _environment_step(self, turn: Turn, invoker: RecordingInvoker) -> StepOutcome:
         order = self.order
@@ -308,7 +311,7 @@ class TrajectoryRun:
             ids = tokenizer.render_observation(outcome.messages, turn_closed=closed)
         except ConfigError as exc:  # a message that this chat template cannot write
             raise TrajectoryEnded(environment_ending(exc, "environment")) from exc
-        if len(self._buffer) + len(ids) + self._room_for_one() > self._services.engine.context_tokens:
+        if not self._room.takes_observation(len(ids)):
             raise TrajectoryEnded(Ending(StopReason.CONTEXT_OVERFLOW))
         self._buffer.append_given(ids, step.weight_version)
         self._messages.extend(outcome.messages)
@@ -324,30 +327,6 @@ class TrajectoryRun:
         await self._append_journal(OBSERVATION, entry)
         event = ToolsFinished(self.order.trajectory_id, step.step_index, appended_tokens=len(ids))
         self._services.link.post(event)
-
-    # -------------------------------------------------------------------------------------- limits
-
-    def _tokens_for_next_step(self) -> int:
-        limits = self.order.limits
-        left = limits.max_tokens - self._buffer.sampled_tokens
-        wanted, recorded = limits.max_tokens_per_step, self.order.prompt.step_tokens
-        if recorded is not None and len(self._steps) < len(recorded):
-            wanted = recorded[len(self._steps)]
-        return min(wanted, left, self._context_left())
-
-    def _context_left(self) -> int:
-        return self._services.engine.context_tokens - len(self._buffer) - len(self.order.prompt.forced_ids)
-
-    def _room_for_one(self) -> int:
-        return len(self.order.prompt.forced_ids) + 1
-
-    def _spent_limit(self) -> StopReason | None:
-        """The limit that leaves no room for a further token, if one does."""
-        if self._buffer.sampled_tokens >= self.order.limits.max_tokens:
-            return StopReason.MAX_TOKENS
-        if self._context_left() <= 0:
-            return StopReason.CONTEXT_OVERFLOW
-        return None
 
     # ------------------------------------------------------------------------------------- helpers
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from heddle.agent.invoker import ToolRunner
+from heddle.agent.journal import Journal
 from heddle.agent.link import ControlLink, WorkerLedger
-from heddle.agent.ports import Environment, Journal, Tokenizer
+from heddle.agent.ports import Environment, Tokenizer
 from heddle.records import StepRecord, Trajectory
 from heddle.text.parsers import ToolCallParser
 from heddle.types import BatchId, GroupId, Json, Limits, Message, SamplingParams, ToolSpec, TrajectoryId

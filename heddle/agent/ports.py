@@ -1,7 +1,7 @@
 """What an agent loop needs of the outside, as small protocols written by their consumer.
 
 Adapters implement them: engines in ``heddle.engines``, tools in ``heddle.tools``, environments in
-``heddle.environments`` or the user's own package, the journal in ``heddle.store``.
+``heddle.environments`` or the user's own package. The journal's is in ``heddle.agent.journal``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from heddle.records import ToolCallRecord, Trajectory
-from heddle.store.gates import GateViolation
+from heddle.records import ToolCallRecord
 from heddle.types import (
     CachedPrefix,
     CacheSources,
@@ -20,6 +19,7 @@ from heddle.types import (
     Json,
     Message,
     PauseMode,
+    PrefixTransfer,
     SamplingParams,
     StopReason,
     ToolCall,
@@ -132,6 +132,17 @@ class Engine(Protocol):
         """Compute the prefix into the cache; tells what was there already, and where it came from.
 
         It waits behind every generation. ``session_id`` as in a ``GenerationRequest``.
+        """
+        ...
+
+    async def transfer(
+        self, token_ids: Sequence[int], target: Engine, session_id: str | None = None
+    ) -> PrefixTransfer:
+        """Bring what was computed here of a prefix to ``target``; the copy here stays valid.
+
+        For a trajectory that generates on neither. Cancelling breaks it off. Raises ``UnsupportedByEngine``
+        without ``kv_transfer`` and for a target of another kind, ``EngineRejected`` where the prefix is not
+        here any more or has no room, and ``EngineUnavailable``.
         """
         ...
 
@@ -363,36 +374,4 @@ class Environment(Protocol):
 
     async def reward(self, episode: Episode, tools: ToolInvoker) -> Reward | None:
         """Judge a finished episode; ``None`` where there is nothing to say."""
-        ...
-
-
-# ------------------------------------------------------------------------------------------ journal
-
-
-@dataclass(frozen=True, slots=True)
-class JournalEntry:
-    """The durable trace of one half-step, enough to go on from after a crash.
-
-    ``kind`` is ``generation`` (the sampled ids, with the forced prefix before them) or ``observation``
-    (appended ids). ``payload`` is the JSON that the agent loop wrote and alone understands.
-    """
-
-    trajectory_id: TrajectoryId
-    attempt: int
-    sequence: int
-    """0, 1, 2 ... within the attempt."""
-    kind: str
-    payload: bytes
-
-
-class Journal(Protocol):
-    """Durable memory of trajectories; every call returns when the write is committed."""
-
-    async def append(self, entry: JournalEntry) -> None: ...
-
-    async def commit(self, trajectory: Trajectory, violations: Sequence[GateViolation] = ()) -> None:
-        """Make a finished trajectory visible, exactly once. Raises ``StoreError``.
-
-        With ``violations`` it stands for a record that was refused, and is entered into the quarantine too.
-        """
         ...

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from heddle.agent.ports import Engine
 from heddle.errors import UnsupportedByEngine
-from heddle.types import PauseMode
+from heddle.types import PauseMode, PrefixTransfer
 
 
 class BasicEngine:
     """Base of engines that can generate, and of whose ``capabilities`` the rest are false."""
+
+    async def transfer(
+        self, token_ids: Sequence[int], target: Engine, session_id: str | None = None
+    ) -> PrefixTransfer:
+        """See ``Engine.transfer``."""
+        raise UnsupportedByEngine("this engine cannot hand its KV cache to another")
 
     async def close_session(self, session_id: str) -> None:
         """See ``Engine.close_session``."""

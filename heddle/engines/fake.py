@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
-from heddle.agent.ports import EngineCapabilities, Generation, GenerationRequest, TokenChunk
+from heddle.agent.ports import Engine, EngineCapabilities, Generation, GenerationRequest, TokenChunk
 from heddle.engines.basic import BasicEngine
-from heddle.errors import EngineRejected, EngineTimeout, EngineUnavailable, HeddleError
-from heddle.types import CachedPrefix, EngineLoad, FinishReason, WorkerSpec
-
-PREFIX_BLOCK_TOKENS = 16
-"""Granularity at which a prefix is found again."""
+from heddle.engines.fake_cache import BYTES_PER_TOKEN, PREFIX_BLOCK_TOKENS, PrefixCache, encode_ids
+from heddle.errors import (
+    EngineRejected,
+    EngineTimeout,
+    EngineUnavailable,
+    HeddleError,
+    UnsupportedByEngine,
+)
+from heddle.types import CachedPrefix, EngineLoad, FinishReason, PrefixTransfer, WorkerSpec
 
 Script = Callable[[GenerationRequest], Sequence[int]]
 """What to sample for a request; cut off at the request's limit, and at the first end-of-turn id."""
@@ -42,6 +44,8 @@ class FakeModel:
     chunk_tokens: int = 1
     """Tokens that come together."""
     context_tokens: int = 1 << 20
+    transfer_delay_s: float = 0.0
+    """What a prefix takes from one fake to another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class _Flight:
 class FakeEngine(BasicEngine):
     """One fake server with ``slots`` places. ``crash`` makes it unavailable for good."""
 
-    capabilities = EngineCapabilities(json_schema=True, ignore_end=True, prefix_warmup=True)
+    capabilities = EngineCapabilities(json_schema=True, ignore_end=True, prefix_warmup=True, kv_transfer=True)
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class FakeEngine(BasicEngine):
         self._stepwise = model.token_delay_s > 0.0 or faults != FakeFaults()
         """Tokens come one by one, and take time."""
         self._places = asyncio.Semaphore(slots)
-        self._prefixes = _PrefixCache(max(kv_capacity_tokens // PREFIX_BLOCK_TOKENS, 1))
+        self._prefixes = PrefixCache(max(kv_capacity_tokens // PREFIX_BLOCK_TOKENS, 1))
         self._flights: dict[str, _Flight] = {}
         self._running = 0
         self._crashed: str | None = None
@@ -120,7 +124,24 @@ class FakeEngine(BasicEngine):
     async def warm_prefix(self, token_ids: Sequence[int], session_id: str | None = None) -> CachedPrefix:
         """See ``Engine.warm_prefix``."""
         self._raise_if_crashed()
-        return CachedPrefix(self._prefixes.admit(_encode(token_ids)).tokens)
+        return CachedPrefix(self._prefixes.admit(encode_ids(token_ids)).tokens)
+
+    async def transfer(
+        self, token_ids: Sequence[int], target: Engine, session_id: str | None = None
+    ) -> PrefixTransfer:
+        """See ``Engine.transfer``; takes ``transfer_delay_s``; whole blocks are moved."""
+        if not isinstance(target, FakeEngine):
+            raise UnsupportedByEngine("a fake engine exchanges prefixes with its like alone")
+        self._raise_if_crashed()
+        encoded = encode_ids(token_ids)
+        moved = self._prefixes.known(encoded)
+        if not moved:
+            raise EngineRejected("nothing of the prefix is here any more")
+        await asyncio.sleep(self._model.transfer_delay_s)
+        for end in (self, target):
+            end._raise_if_crashed()
+        target._prefixes.admit(encoded[: moved * BYTES_PER_TOKEN])
+        return PrefixTransfer(moved_tokens=moved)
 
     async def load(self) -> EngineLoad:
         """See ``Engine.load``."""
@@ -172,13 +193,13 @@ class FakeEngine(BasicEngine):
         self, request: GenerationRequest, flight: _Flight, on_tokens: Callable[[TokenChunk], None]
     ) -> Generation:
         started_at = asyncio.get_running_loop().time()
-        prompt = _encode(request.prompt_ids)
+        prompt = encode_ids(request.prompt_ids)
         known = self._prefixes.admit(prompt)
         room = min(request.max_new_tokens, self._model.context_tokens - len(request.prompt_ids))
         planned, logprobs = self._sample(request, prompt, room)
         sent = await self._emit(request, flight, planned, logprobs, on_tokens)
         token_ids = planned[:sent]
-        self._prefixes.admit(prompt + _encode(token_ids), known)
+        self._prefixes.admit(prompt + encode_ids(token_ids), known)
         return Generation(
             token_ids=token_ids,
             logprobs=logprobs[:sent],
@@ -269,60 +290,8 @@ class FakeEngine(BasicEngine):
             token_ids.append(token_id)
             if token_id == model.end_of_turn_id:
                 break
-            state = zlib.crc32(_encode((token_id,)), state)
+            state = zlib.crc32(encode_ids((token_id,)), state)
         return token_ids
-
-
-_BYTES_PER_TOKEN = 8
-_BLOCK_BYTES = PREFIX_BLOCK_TOKENS * _BYTES_PER_TOKEN
-
-
-def _encode(token_ids: Sequence[int]) -> bytes:
-    """Ids as bytes, which hash and check-sum at the speed of C; encodings concatenate."""
-    return array("q", token_ids).tobytes()
-
-
-class _Known(NamedTuple):
-    """How far a sequence was admitted."""
-
-    tokens: int
-    key: int
-    end: int
-    """Bytes of whole blocks."""
-
-
-class _PrefixCache:
-    """Which prefixes were computed, in blocks. A block is known by a hash over itself and all before it.
-
-    Where the newer half of the capacity is full, the older half is forgotten.
-    """
-
-    def __init__(self, capacity_blocks: int) -> None:
-        self._half = max(capacity_blocks // 2, 1)
-        self._young: set[int] = set()
-        self._old: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._young | self._old)
-
-    def admit(self, encoded: bytes, known: _Known | None = None) -> _Known:
-        """Make a sequence known, going on from ``known`` where its beginning was admitted before.
-
-        The result's ``tokens`` counts what was known from the front at the first admission.
-        """
-        young, old = self._young, self._old
-        tokens, key, end = known or (0, 0, 0)
-        searching = known is None
-        for start in range(end, len(encoded) - _BLOCK_BYTES + 1, _BLOCK_BYTES):
-            end = start + _BLOCK_BYTES
-            key = hash((key, encoded[start:end]))
-            if searching:
-                searching = key in young or key in old
-                tokens += PREFIX_BLOCK_TOKENS * searching
-            young.add(key)
-        if len(young) > self._half:
-            self._old, self._young = young, set()
-        return _Known(tokens, key, end)
 
 
 class FakeWorker:

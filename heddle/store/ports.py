@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from heddle.agent.ports import Journal, JournalEntry
+from heddle.agent.journal import Journal, JournalEntry
 from heddle.store.gates import Gate, GateViolation
 from heddle.types import BatchId, TrajectoryId
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from heddle.agent.ports import JournalEntry
+from heddle.agent.journal import JournalEntry
 from heddle.errors import StoreError
 from heddle.records import Trajectory, encode_trajectory
 from heddle.store.gates import GateViolation

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from heddle.agent.ports import JournalEntry
+from heddle.agent.journal import JournalEntry
 from heddle.errors import StoreError
 from heddle.records import Trajectory
 from heddle.store.gates import Gate, GateViolation

@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar
 import orjson
 from pydantic import TypeAdapter
 
-from heddle.agent.ports import JournalEntry
+from heddle.agent.journal import JournalEntry
 from heddle.errors import StoreError
 from heddle.store.gates import GateViolation
 from heddle.store.ports import StoredBatch

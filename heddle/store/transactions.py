@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from heddle.agent.ports import JournalEntry
+from heddle.agent.journal import JournalEntry
 from heddle.errors import StoreError
 from heddle.store.rules import ConflictingWrite, FinishedRow, LateWrite, StoreStats, Write
 from heddle.store.tables import diagnose, write_group

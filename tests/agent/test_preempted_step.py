@@ -12,13 +12,13 @@ import pytest
 
 from heddle.agent.clock import TrajectoryClock
 from heddle.agent.generation import StepGeneration
+from heddle.agent.journal import JournalEntry
 from heddle.agent.link import Grant
 from heddle.agent.order import EngineLimits, LoopServices, PreparedPrompt, TrajectoryOrder
 from heddle.agent.ports import (
     Engine,
     Generation,
     GenerationRequest,
-    JournalEntry,
     TokenChunk,
     ToolInvocation,
     ToolResult,

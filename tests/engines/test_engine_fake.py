@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heddle.agent.ports import GenerationRequest, TokenChunk
-from heddle.engines.fake import PREFIX_BLOCK_TOKENS, FakeEngine, FakeFaults, FakeModel
-from heddle.errors import EngineRejected, EngineTimeout, EngineUnavailable
+from heddle.engines.basic import BasicEngine
+from heddle.engines.fake import FakeEngine, FakeFaults, FakeModel
+from heddle.engines.fake_cache import PREFIX_BLOCK_TOKENS
+from heddle.errors import EngineRejected, EngineTimeout, EngineUnavailable, UnsupportedByEngine
 from heddle.types import FinishReason, SamplingParams
 
 
@@ -167,3 +169,35 @@ async def test_thousands_share_an_engine() -> None:
     )
     assert sum(len(generation.token_ids) > 0 for generation in generations) == 2000
     assert engine.generations == 2000
+
+
+async def test_a_prefix_goes_from_one_fake_to_another() -> None:
+    """What was computed at the source is cached at the target, and stays so at the source."""
+    source, target = FakeEngine(slots=1), FakeEngine(slots=1)
+    prompt = list(range(40))
+    generation = await source.generate(make_request(prompt_ids=prompt), ignore)
+    context = [*prompt, *generation.token_ids]
+    transfer = await source.transfer(context, target)
+    whole_blocks = len(context) // PREFIX_BLOCK_TOKENS * PREFIX_BLOCK_TOKENS
+    assert transfer.moved_tokens == whole_blocks
+    for engine in (source, target):
+        assert (await engine.warm_prefix([*context, 7])).tokens == whole_blocks
+
+
+async def test_a_transfer_that_cannot_be_says_why() -> None:
+    """Nothing there to move, an end that died before or meanwhile, an engine of another kind."""
+    source, target = FakeEngine(slots=1), FakeEngine(slots=1, model=FakeModel(transfer_delay_s=5.0))
+    with pytest.raises(EngineRejected, match="nothing of the prefix"):
+        await source.transfer(list(range(40)), target)
+    await target.warm_prefix(list(range(40)))
+    move = asyncio.create_task(target.transfer(list(range(40)), source))
+    await asyncio.sleep(0)
+    move.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await move
+    assert (await source.warm_prefix(list(range(40)))).tokens == 0
+    target.crash("gone")
+    with pytest.raises(EngineUnavailable, match="gone"):
+        await source.transfer(list(range(32)), target)
+    with pytest.raises(UnsupportedByEngine):
+        await BasicEngine().transfer([1], source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heddle.agent.ports import JournalEntry
+from heddle.agent.journal import JournalEntry
 from heddle.records import StepRecord, Timing, ToolCallRecord, Trajectory
 from heddle.store.ports import StoredBatch
 from heddle.types import BatchId, FinishReason, Message, StopReason, TrajectoryId, TrajectoryStatus

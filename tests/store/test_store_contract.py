@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from store_builders import make_batch, make_entry, make_trajectory
 
-from heddle.agent.ports import JournalEntry
+from heddle.agent.journal import JournalEntry
 from heddle.errors import StoreError
 from heddle.records import decode_trajectory
 from heddle.store.gates import Gate, GateViolation

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_builders import make_batch, make_entry, make_trajectory
 
-from heddle.agent.ports import JournalEntry
+from heddle.agent.journal import JournalEntry
 from heddle.errors import StoreError
 from heddle.records import Trajectory, encode_trajectory
 from heddle.store.memory import MemoryStore

@@ -17,18 +17,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import httpx
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from heddle.agent.ports import EngineCapabilities, Generation, GenerationRequest, TokenChunk
+from heddle.agent.ports import Engine, EngineCapabilities, Generation, GenerationRequest, TokenChunk
 from heddle.engines.basic import BasicEngine
+from heddle.engines.embedded.flight import Flight, describe_timeout
 from heddle.engines.embedded.protocol import (
     Slot,
+    SlotRestored,
+    SlotSaved,
     StreamEvent,
     checked_tokens,
     completion_body,
@@ -40,9 +43,10 @@ from heddle.engines.embedded.protocol import (
     read_events,
 )
 from heddle.engines.embedded.schema import check_schema
+from heddle.engines.embedded.transfer import HeldPrefix, SavedSlot, SlotExchange
 from heddle.engines.uninterrupted import uninterrupted
-from heddle.errors import EngineRejected, EngineTimeout, EngineUnavailable
-from heddle.types import CachedPrefix, EngineLoad, FinishReason, SamplingParams
+from heddle.errors import EngineRejected, EngineTimeout, EngineUnavailable, UnsupportedByEngine
+from heddle.types import CachedPrefix, EngineLoad, PrefixTransfer, SamplingParams
 
 CONNECT_TIMEOUT_S = 10.0
 CONTROL_TIMEOUT_S = 15.0
@@ -52,56 +56,27 @@ RELEASE_TIMEOUT_S = 15.0
 RELEASE_POLL_S = (0.005, 0.05)
 """First and longest pause between two looks at ``/slots``."""
 WARM_UP_DEADLINE_S = 600.0
+HOLD_DEADLINE_S = 60.0
+"""To get a prefix that the server has into a slot, between the decoding steps of the others."""
+SPARE_SLOTS = 1
+"""Slots of a server beyond those of generations, so that a transfer finds one."""
 
 _SLOTS = TypeAdapter(list[Slot])
 
 
-@dataclass(slots=True)
-class _Flight:
-    """One generation between its call and its end."""
-
-    request: GenerationRequest
-    tag: int
-    give_up_at: float
-    """Loop time."""
-    scope: asyncio.Timeout
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    sent_at: float | None = None
-    first_token_at: float | None = None
-    last_token_at: float | None = None
-    answered: bool = False
-    """The server has taken the request up."""
-    aborted: bool = False
-    closing: bool = False
-    """Its stream is over, for whatever reason; nothing can hasten it any more."""
-    finish: FinishReason | None = None
-    cached_tokens: int = 0
-    echo: SamplingParams | None = None
-    landed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def generation(self) -> Generation:
-        sent_at = self.sent_at or 0.0
-        first_at = self.first_token_at or sent_at
-        return Generation(
-            token_ids=self.token_ids,
-            logprobs=self.logprobs,
-            finish_reason=self.finish or FinishReason.ABORT,
-            prompt_tokens=len(self.request.prompt_ids),
-            cached_tokens=self.cached_tokens,
-            weight_version=0,
-            prefill_s=first_at - sent_at,
-            decode_s=(self.last_token_at or first_at) - first_at,
-            echoed_sampling=self.echo,
-        )
-
-
 class EmbeddedEngine(BasicEngine):
-    """One llama.cpp server. ``slots`` is how many generations it runs at once."""
+    """One llama.cpp server. ``slots`` is how many generations it runs at once.
+
+    Engines with the same ``exchange`` can transfer prefixes; their servers have ``SPARE_SLOTS`` more.
+    """
 
     capabilities = EngineCapabilities(json_schema=True, ignore_end=True, prefix_warmup=True)
 
-    def __init__(self, url: str, *, slots: int, api_key: str | None = None) -> None:
+    def __init__(
+        self, url: str, *, slots: int, api_key: str | None = None, exchange: SlotExchange | None = None
+    ) -> None:
+        if exchange is not None:
+            self.capabilities = replace(self.capabilities, kv_transfer=True)
         self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         """What the server wants to see in every request."""
         self._client = httpx.AsyncClient(
@@ -112,7 +87,10 @@ class EmbeddedEngine(BasicEngine):
             trust_env=False,  # a proxy from the environment must not see loopback traffic
         )
         self._permits = asyncio.Semaphore(slots)
-        self._flights: dict[str, _Flight] = {}
+        self._spare = asyncio.Semaphore(SPARE_SLOTS)
+        self._slots = slots
+        self._exchange = exchange
+        self._flights: dict[str, Flight] = {}
         self._tags = itertools.count(1)
         self._closed = False
 
@@ -121,11 +99,7 @@ class EmbeddedEngine(BasicEngine):
     ) -> Generation:
         """Stream one generation; see ``Engine.generate``."""
         flight = self._take_off(request)
-        try:
-            await self._fly(flight, on_tokens)
-        finally:
-            del self._flights[request.request_id]
-            flight.landed.set()
+        await self._until_landed(flight, self._permits, on_tokens)
         return flight.generation()
 
     async def abort(self, request_id: str) -> None:
@@ -154,6 +128,42 @@ class EmbeddedEngine(BasicEngine):
         generation = await self.generate(request, lambda chunk: None)
         return CachedPrefix(generation.cached_tokens)
 
+    async def transfer(
+        self, token_ids: Sequence[int], target: Engine, session_id: str | None = None
+    ) -> PrefixTransfer:
+        """See ``Engine.transfer``; neither server's generations wait for more than a copy of memory."""
+        exchange = self._exchange
+        if exchange is None or not isinstance(target, EmbeddedEngine) or target._exchange is not exchange:
+            raise UnsupportedByEngine("the two engines share no place for saved slots")
+        return await exchange.move(self, target, token_ids)
+
+    async def hold(self, token_ids: Sequence[int], *, lacking_at_most: int) -> HeldPrefix:
+        """See ``SlotServer.hold``; takes the spare slot, or waits for it."""
+        request = GenerationRequest(
+            request_id=f"hold-{next(self._tags)}",
+            prompt_ids=token_ids,
+            max_new_tokens=1,
+            sampling=SamplingParams(temperature=0.0),
+            deadline_s=HOLD_DEADLINE_S,
+            first_token_deadline_s=HOLD_DEADLINE_S,
+        )
+        flight = self._take_off(request)
+        flight.lacking_at_most = lacking_at_most
+        await self._until_landed(flight, self._spare, lambda chunk: None)
+        if flight.slot is None:
+            raise EngineUnavailable("the engine did not say in which slot a generation ran")
+        return HeldPrefix(flight.slot, flight.cached_tokens)
+
+    async def save_slot(self, slot: int, name: str) -> SavedSlot:
+        """See ``SlotServer.save_slot``."""
+        saved = SlotSaved.model_validate_json(await self._slot_action(slot, "save", name))
+        return SavedSlot(saved.n_saved, saved.n_written)
+
+    async def restore_slot(self, slot: int, name: str) -> int:
+        """See ``SlotServer.restore_slot``."""
+        body = await self._slot_action(slot, "restore", name)
+        return SlotRestored.model_validate_json(body).n_restored
+
     async def load(self) -> EngineLoad:
         """From ``/slots`` and ``/metrics``."""
         slots = await self.slots()
@@ -162,7 +172,7 @@ class EmbeddedEngine(BasicEngine):
             running=sum(slot.is_processing for slot in slots),
             waiting=int(metrics.pop("requests_deferred", 0.0)),
             kv_used_tokens=sum(slot.n_prompt_tokens for slot in slots),
-            kv_capacity_tokens=sum(slot.n_ctx for slot in slots),
+            kv_capacity_tokens=sum(slot.n_ctx for slot in slots[: self._slots]),
             extra=metrics,
         )
 
@@ -190,12 +200,12 @@ class EmbeddedEngine(BasicEngine):
 
     # ---------------------------------------------------------------------------- one generation
 
-    def _hasten(self, flight: _Flight) -> None:
+    def _hasten(self, flight: Flight) -> None:
         """Let the flight's deadline pass now, unless it has passed or the stream is over already."""
         if not flight.closing and not flight.scope.expired():
             flight.scope.reschedule(asyncio.get_running_loop().time())
 
-    def _take_off(self, request: GenerationRequest) -> _Flight:
+    def _take_off(self, request: GenerationRequest) -> Flight:
         self._raise_if_closed()
         if request.max_new_tokens < 1:
             raise EngineRejected(f"max_new_tokens must be at least 1, not {request.max_new_tokens}")
@@ -206,21 +216,32 @@ class EmbeddedEngine(BasicEngine):
         now = asyncio.get_running_loop().time()
         give_up_at = now + request.deadline_s
         scope = asyncio.timeout_at(min(give_up_at, now + request.first_token_deadline_s))
-        flight = _Flight(request, next(self._tags), give_up_at, scope)
+        flight = Flight(request, next(self._tags), give_up_at, scope)
         self._flights[request.request_id] = flight
         return flight
 
-    async def _fly(self, flight: _Flight, on_tokens: Callable[[TokenChunk], None]) -> None:
+    async def _until_landed(
+        self, flight: Flight, permits: asyncio.Semaphore, on_tokens: Callable[[TokenChunk], None]
+    ) -> None:
+        try:
+            await self._fly(flight, permits, on_tokens)
+        finally:
+            del self._flights[flight.request.request_id]
+            flight.landed.set()
+
+    async def _fly(
+        self, flight: Flight, permits: asyncio.Semaphore, on_tokens: Callable[[TokenChunk], None]
+    ) -> None:
         permitted = False
         try:
             async with flight.scope:
-                permitted = await self._permits.acquire()
+                permitted = await permits.acquire()
                 await self._stream(flight, on_tokens)
         except TimeoutError as exc:
             if flight.finish is None and self._closed:
                 raise EngineUnavailable("the engine was closed") from exc
             if flight.finish is None and not flight.aborted:
-                raise EngineTimeout(_describe_timeout(flight)) from exc
+                raise EngineTimeout(describe_timeout(flight)) from exc
         except httpx.HTTPError as exc:
             raise error_of_transport(exc) from exc
         finally:
@@ -230,9 +251,9 @@ class EmbeddedEngine(BasicEngine):
                     await uninterrupted(self._until_slot_is_free(flight))
             finally:
                 if permitted:
-                    self._permits.release()
+                    permits.release()
 
-    async def _stream(self, flight: _Flight, on_tokens: Callable[[TokenChunk], None]) -> None:
+    async def _stream(self, flight: Flight, on_tokens: Callable[[TokenChunk], None]) -> None:
         loop = asyncio.get_running_loop()
         flight.sent_at = loop.time()
         body = orjson.dumps(completion_body(flight.request, tag=flight.tag))
@@ -247,7 +268,7 @@ class EmbeddedEngine(BasicEngine):
         raise EngineUnavailable("the engine ended its stream before the generation")
 
     def _take(
-        self, flight: _Flight, event: StreamEvent, on_tokens: Callable[[TokenChunk], None], now: float
+        self, flight: Flight, event: StreamEvent, on_tokens: Callable[[TokenChunk], None], now: float
     ) -> bool:
         """Account for one event; True where it was the last."""
         flight.answered = True
@@ -255,6 +276,7 @@ class EmbeddedEngine(BasicEngine):
             raise error_of_event(event.error)
         if event.prompt_progress is not None:
             flight.cached_tokens = event.prompt_progress.cache
+            _check_lacking(flight)
             return False
         token_ids, logprobs = checked_tokens(event, already=len(flight.token_ids))
         if token_ids:
@@ -270,10 +292,11 @@ class EmbeddedEngine(BasicEngine):
             flight.cached_tokens = event.timings.cache_n
         if event.stop:
             flight.finish = finish_reason(event)
+            flight.slot = event.id_slot
             flight.echo = echoed_sampling(event)
         return event.stop
 
-    async def _until_slot_is_free(self, flight: _Flight) -> None:
+    async def _until_slot_is_free(self, flight: Flight) -> None:
         """Wait, within bounds, until the server has noticed that the stream was closed.
 
         A request that it had not yet taken up may appear in a slot a moment later, so it must be absent
@@ -295,30 +318,40 @@ class EmbeddedEngine(BasicEngine):
             raise EngineUnavailable("the engine is closed")
 
     async def _get(self, path: str) -> bytes:
+        response = await self._request("GET", path)
+        if response.status_code != httpx.codes.OK:
+            raise EngineUnavailable(f"HTTP {response.status_code} to {path}")
+        return response.content
+
+    async def _slot_action(self, slot: int, action: str, name: str) -> bytes:
+        response = await self._request("POST", f"/slots/{slot}?action={action}", {"filename": name})
+        if response.status_code != httpx.codes.OK:
+            raise error_of_status(response.status_code, response.content)
+        return response.content
+
+    async def _request(self, method: str, path: str, body: Mapping[str, str] | None = None) -> httpx.Response:
         self._raise_if_closed()
         try:
             async with asyncio.timeout(CONTROL_TIMEOUT_S):
-                response = await self._client.get(path)
+                return await self._client.request(method, path, json=body)
         except TimeoutError as exc:
             raise EngineUnavailable(f"no answer to {path} within {CONTROL_TIMEOUT_S:g} s") from exc
         except httpx.HTTPError as exc:
             raise error_of_transport(exc) from exc
-        if response.status_code != httpx.codes.OK:
-            raise EngineUnavailable(f"HTTP {response.status_code} to {path}")
-        return response.content
+
+
+def _check_lacking(flight: Flight) -> None:
+    lacking = len(flight.request.prompt_ids) - flight.cached_tokens
+    if flight.lacking_at_most is not None and lacking > flight.lacking_at_most:
+        raise EngineRejected(
+            f"the engine lacks {lacking} of the prefix's {len(flight.request.prompt_ids)} tokens"
+        )
 
 
 def _holds(slots: list[Slot], tag: int) -> bool:
     return any(
         slot.is_processing and slot.params is not None and slot.params.n_discard == tag for slot in slots
     )
-
-
-def _describe_timeout(flight: _Flight) -> str:
-    got = len(flight.token_ids)
-    if asyncio.get_running_loop().time() >= flight.give_up_at:
-        return f"the generation was not done after {flight.request.deadline_s:g} s ({got} tokens)"
-    return f"no token for {flight.request.first_token_deadline_s:g} s (after {got} tokens)"
 
 
 async def _head(response: httpx.Response, limit: int = 65_536) -> bytes:

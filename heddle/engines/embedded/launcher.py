@@ -12,8 +12,10 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from heddle.engines.embedded import KEY_VARIABLE
-from heddle.engines.embedded.adapter import EmbeddedEngine
+from heddle.engines.embedded.adapter import SPARE_SLOTS, EmbeddedEngine
+from heddle.engines.embedded.exchange import KvExchange
 from heddle.engines.embedded.model import default_cache_dir
+from heddle.engines.embedded.transfer import SlotExchange
 from heddle.engines.process import end_process, obituary, open_log
 from heddle.engines.uninterrupted import uninterrupted
 from heddle.errors import ConfigError, EngineUnavailable
@@ -71,8 +73,9 @@ class EmbeddedLauncher:
     """Launches llama.cpp servers on one model.
 
     ``context_tokens`` is what each slot has for prompt and response. ``host_cache_mib`` bounds the memory
-    that one worker spends on prefixes of trajectories that are in their tools. Launch from the thread
-    that lives as long as the process: on Linux a server dies with the thread that forked it.
+    that one worker spends on prefixes of trajectories that are in their tools, ``transfer_mib`` what all
+    spend together on prefixes that go from one to another; 0 means that none can. Launch from the thread that
+    lives as long as the process: on Linux a server dies with the thread that forked it.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class EmbeddedLauncher:
         ready_timeout_s: float,
         cache_dir: Path | None = None,
         host_cache_mib: int = 1024,
+        transfer_mib: int = 1024,
     ) -> None:
         self._model = model
         self._context_tokens = context_tokens
@@ -90,6 +94,8 @@ class EmbeddedLauncher:
         self._cache_dir = cache_dir or default_cache_dir()
         self._host_cache_mib = host_cache_mib
         self._preparing = asyncio.Lock()
+        self._transfer_mib = transfer_mib
+        self._exchange: SlotExchange | None = None
 
     async def launch(self, spec: WorkerSpec, log_path: Path) -> EmbeddedWorker:
         """Start a server; returns when it generates. See ``EngineLauncher.launch``."""
@@ -97,6 +103,7 @@ class EmbeddedLauncher:
         async with self._preparing:  # one copy, not one per worker
             weights = await asyncio.to_thread(_prepare, self._model, self._cache_dir)
             token_bytes = await asyncio.to_thread(_kv_bytes_per_token, self._model)
+            self._exchange = self._exchange or _make_exchange(token_bytes, self._transfer_mib)
         host_tokens = self._host_cache_mib * 1024 * 1024 // token_bytes if token_bytes else None
         key = secrets.token_urlsafe(24)
         process = await self._spawn(spec, weights, log_path, key)
@@ -116,11 +123,13 @@ class EmbeddedLauncher:
     async def _spawn(
         self, spec: WorkerSpec, weights: Path, log_path: Path, key: str
     ) -> asyncio.subprocess.Process:
+        exchange = self._exchange
         arguments = [
             *("-P", "-m", "heddle.engines.embedded.server"),
             *("--model", str(weights)),
             *("--threads", str(spec.tp_degree)),
-            *("--slots", str(spec.slots)),
+            *("--slots", str(spec.slots + (SPARE_SLOTS if exchange is not None else 0))),
+            *(("--kv-dir", str(exchange.files.directory)) if exchange is not None else ()),
             *("--slot-context", str(self._context_tokens)),
             *("--cache-ram-mib", str(self._host_cache_mib)),
             *("--parent-pid", str(os.getpid())),
@@ -155,7 +164,7 @@ class EmbeddedLauncher:
         except ValidationError as exc:
             await end_process(process, grace_s=STOP_GRACE_S)
             raise EngineUnavailable(await obituary(process, log_path)) from exc
-        engine = EmbeddedEngine(url, slots=spec.slots, api_key=key)
+        engine = EmbeddedEngine(url, slots=spec.slots, api_key=key, exchange=self._exchange)
         try:
             slots = await engine.slots()
             smallest = min(slot.n_ctx for slot in slots)
@@ -166,7 +175,7 @@ class EmbeddedLauncher:
         except BaseException:
             await uninterrupted(engine.close())
             raise
-        return url, engine, sum(slot.n_ctx for slot in slots)
+        return url, engine, smallest * spec.slots
 
 
 def _check(spec: WorkerSpec) -> None:
@@ -178,6 +187,16 @@ def _check(spec: WorkerSpec) -> None:
         raise ConfigError(f"worker {spec.worker_id}: {spec.tp_degree} threads on {cores} usable cores")
     if spec.slots < 1:
         raise ConfigError(f"worker {spec.worker_id}: at least one slot is needed")
+
+
+def _make_exchange(token_bytes: int | None, budget_mib: int) -> SlotExchange | None:
+    """``None`` where transfers are not wanted, or nobody knows how large they are."""
+    if token_bytes is None or budget_mib == 0:
+        return None
+    try:
+        return SlotExchange(KvExchange(budget_bytes=budget_mib * 1024 * 1024), token_bytes)
+    except OSError as exc:
+        raise ConfigError(f"no room for KV that goes from one worker to another: {exc}") from exc
 
 
 def _prepare(model: Path, cache_dir: Path) -> Path:

@@ -24,6 +24,7 @@ _ECHOED = ("temperature", "top_p", "top_k", "min_p")
 _FINAL_FIELDS = [
     "stop",
     "stop_type",
+    "id_slot",
     "tokens_predicted",
     "timings",
     *(f"generation_settings/{name}" for name in _ECHOED),
@@ -70,6 +71,7 @@ class StreamEvent(BaseModel):
     stop: bool = False
     stop_type: Literal["none", "eos", "limit", "word"] = "none"
     timings: Timings | None = None
+    id_slot: int | None = None
     temperature: float | None = None
     """These four: how the engine says that it sampled, in the last event."""
     top_p: float | None = None
@@ -84,6 +86,20 @@ class _ErrorBody(BaseModel):
 
 class SlotParams(BaseModel):
     n_discard: int
+
+
+class SlotSaved(BaseModel):
+    """The answer to ``POST /slots/{id}?action=save``."""
+
+    n_saved: int
+    n_written: int
+    """Bytes."""
+
+
+class SlotRestored(BaseModel):
+    """The answer to ``POST /slots/{id}?action=restore``."""
+
+    n_restored: int
 
 
 class Slot(BaseModel):

@@ -57,6 +57,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--slot-context", type=int, required=True, help="tokens of context per slot")
     parser.add_argument("--cache-ram-mib", type=int, required=True, help="host memory for idle prefixes")
+    parser.add_argument("--kv-dir", help="where slots are saved to and restored from")
     parser.add_argument("--parent-pid", type=int, required=True)
     return parser.parse_args(argv)
 
@@ -91,6 +92,8 @@ def _parameters(options: argparse.Namespace) -> xllamacpp.CommonParams:
 
     params.n_parallel = options.slots
     params.n_ctx = options.slots * options.slot_context  # the total: slots do not share their context
+    if options.kv_dir is not None:
+        params.slot_save_path = os.path.join(options.kv_dir, "")
     params.kv_unified = False
     params.cache_idle_slots = False
     params.cache_ram_mib = options.cache_ram_mib

@@ -26,6 +26,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from heddle.agent.ports import (
+    Engine,
     EngineCapabilities,
     Generation,
     GenerationRequest,
@@ -39,7 +40,7 @@ from heddle.engines.sglang.protocol import cache_key, error_of_abort, generate_b
 from heddle.engines.sglang.stream import TokenAccount, read_events
 from heddle.engines.uninterrupted import uninterrupted
 from heddle.errors import EngineError, EngineRejected, EngineTimeout, EngineUnavailable, UnsupportedByEngine
-from heddle.types import CachedPrefix, EngineLoad, FinishReason, PauseMode, SamplingParams
+from heddle.types import CachedPrefix, EngineLoad, FinishReason, PauseMode, PrefixTransfer, SamplingParams
 
 RELEASE_TIMEOUT_S = 15.0
 """Longest wait for a stream's end after its abort was ordered; then its connection is closed."""
@@ -149,6 +150,24 @@ class SGLangEngine:
         level = WARM_UP_LEVEL if self._settings.native_priority else None
         generation = await self._generate(request, lambda chunk: None, level)
         return CachedPrefix(generation.cached_tokens, generation.cache_sources)
+
+    async def transfer(
+        self, token_ids: Sequence[int], target: Engine, session_id: str | None = None
+    ) -> PrefixTransfer:
+        """See ``Engine.transfer``: the target reads from the store what this server wrote there long ago.
+
+        What the store lacks the target computes; the answer tells one from the other.
+        """
+        if not (self.capabilities.kv_transfer and isinstance(target, SGLangEngine)):
+            raise UnsupportedByEngine(f"{self._client.url} shares no store of prefixes with the target")
+        if not target.capabilities.kv_transfer:
+            raise UnsupportedByEngine(f"{target._client.url} has no store of prefixes")
+        found = await target.warm_prefix(token_ids, session_id)
+        return PrefixTransfer(
+            moved_tokens=found.tokens,
+            computed_tokens=max(0, len(token_ids) - found.tokens),
+            sources=found.sources,
+        )
 
     async def close_session(self, session_id: str) -> None:
         """See ``Engine.close_session``."""
