@@ -78,6 +78,22 @@ def within_context(workload: Workload, most_tokens: int) -> Workload:
     return replace(workload, trajectories=kept, notes=(*workload.notes, note))
 
 
+def with_longer_outputs(workload: Workload, factor: float) -> Workload:
+    """With every generation ``factor`` times as long, at least one token; a note says so."""
+    if not factor > 0:
+        raise InvalidRequest(f"must be positive, got {factor}", path="--token-scale")
+    if factor == 1:
+        return workload
+    trajectories = tuple(
+        replace(
+            t, steps=tuple(replace(s, output_tokens=max(1, round(factor * s.output_tokens))) for s in t.steps)
+        )
+        for t in workload.trajectories
+    )
+    note = f"sampled tokens of every step times {factor:g}"
+    return replace(workload, trajectories=trajectories, notes=(*workload.notes, note))
+
+
 def with_tools_cut(workload: Workload, most_s: float) -> Workload:
     """With longer tool times cut to ``most_s`` seconds; a note says how many."""
     if not most_s >= 0:

@@ -100,6 +100,21 @@ def with_tool_times(workload: Workload, times: ToolTimes, seed: int) -> Workload
     return replace(workload, trajectories=trajectories, notes=(*workload.notes, note))
 
 
+def without_tool_times(workload: Workload) -> Workload:
+    """With the recorded times of all tools forgotten, so that they can be drawn; a note says so."""
+    known = sum(
+        bool(s.tool_names) and s.tool_seconds is not None for t in workload.trajectories for s in t.steps
+    )
+    if not known:
+        return workload
+    trajectories = tuple(
+        replace(t, steps=tuple(replace(s, tool_seconds=None) if s.tool_names else s for s in t.steps))
+        for t in workload.trajectories
+    )
+    note = f"{known:,} recorded tool times set aside"
+    return replace(workload, trajectories=trajectories, notes=(*workload.notes, note))
+
+
 def require_tool_times(workload: Workload) -> None:
     """Raises ``InvalidRequest`` that names the option where a tool time is unknown."""
     unknown = [step for t in workload.trajectories for step in t.steps if step.tool_seconds is None]

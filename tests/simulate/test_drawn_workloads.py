@@ -7,8 +7,21 @@ import statistics
 import pytest
 
 from heddle.errors import InvalidRequest
-from heddle.simulate.sampling import Draw, SampleSource, bootstrap, with_tools_cut, within_context
-from heddle.simulate.tool_times import parse_tool_times, require_tool_times, with_tool_times
+from heddle.simulate.sampling import (
+    Draw,
+    SampleSource,
+    bootstrap,
+    mean_running_context,
+    with_longer_outputs,
+    with_tools_cut,
+    within_context,
+)
+from heddle.simulate.tool_times import (
+    parse_tool_times,
+    require_tool_times,
+    with_tool_times,
+    without_tool_times,
+)
 from heddle.simulate.workload import Workload, WorkStep, WorkTrajectory
 from heddle.types import GroupId, TrajectoryId
 
@@ -58,6 +71,24 @@ def test_draws_follow_their_distribution_and_their_seed(text: str, median: float
     assert seconds(first) != seconds(other)
     drawn = [value for value in seconds(first)[1:] if value is not None]
     assert pytest.approx(median, rel=0.1) == statistics.median(drawn)
+
+
+def test_recorded_times_can_be_set_aside() -> None:
+    """So that all are drawn; steps without a tool stay without."""
+    bare = without_tool_times(unknown())
+    assert [None, None] == seconds(bare)
+    assert 0.0 == bare.trajectories[0].steps[1].tool_seconds
+    assert ("1 recorded tool times set aside",) == bare.notes
+    assert bare == without_tool_times(bare)
+
+
+def test_outputs_can_be_made_longer() -> None:
+    """By a factor that the notes tell."""
+    longer = with_longer_outputs(prompts(), 2.5)
+    assert [(2, 5), (8,), (10,)] == [tuple(s.output_tokens for s in t.steps) for t in longer.trajectories]
+    assert ("sampled tokens of every step times 2.5",) == longer.notes
+    with pytest.raises(InvalidRequest, match="positive"):
+        with_longer_outputs(prompts(), 0)
 
 
 def test_recorded_times_are_drawn_of_the_same_tool_where_there_are_any() -> None:
@@ -142,3 +173,10 @@ def test_cuts_are_told() -> None:
     cut = with_tools_cut(unknown(), 2.0)
     assert [2.0, None] == seconds(cut)
     assert ("1 tool times cut to 2 s",) == cut.notes
+
+
+def test_the_mean_context_counts_every_sampled_token() -> None:
+    """Of 10, 11 and 12 tokens, then 15."""
+    one = Workload("w", (trajectory("t", WorkStep(10, 3), WorkStep(2, 1)),))
+    assert (10 + 11 + 12 + 15) / 4 == mean_running_context(one)
+    assert 0.0 == mean_running_context(Workload("w", ()))
