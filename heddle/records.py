@@ -44,7 +44,7 @@ class ToolCallRecord:
     ok: bool
     """False where the code or command failed; such a failure is an observation, not an error."""
     outcome: str
-    """ok, error, timed_out, memory_exceeded, output_exceeded, killed, invalid."""
+    """ok, error, timed_out, memory_exceeded, output_exceeded, killed, invalid, unresolved."""
     queue_s: float
     cold_start_s: float
     run_s: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -19,12 +20,15 @@ class ToolRunner(Protocol):
 class RecordingInvoker:
     """Implements ``ToolInvoker`` for one step (or one reward); keeps what was called and what came."""
 
-    __slots__ = ("_attempt", "_runner", "_trajectory_id", "records", "rejected", "results")
+    __slots__ = ("_attempt", "_made", "_runner", "_scope", "_trajectory_id", "records", "rejected", "results")
 
-    def __init__(self, runner: ToolRunner, trajectory_id: TrajectoryId, attempt: int) -> None:
+    def __init__(self, runner: ToolRunner, trajectory_id: TrajectoryId, attempt: int, scope: str) -> None:
+        """``scope`` names the step (or the reward) within the trajectory."""
         self._runner = runner
         self._trajectory_id = trajectory_id
         self._attempt = attempt
+        self._scope = scope
+        self._made: Counter[str] = Counter()
         self.records: list[ToolCallRecord] = []
         self.results: list[ToolResult] = []
         self.rejected = 0
@@ -46,6 +50,7 @@ class RecordingInvoker:
                 payload=call.arguments if payload is None else payload,
                 timeout_s=timeout_s,
                 attempt=self._attempt,
+                key=self._key(call),
             )
         )
         self._record(call, result)
@@ -56,6 +61,12 @@ class RecordingInvoker:
         self.rejected += 1
         self._record(call, result)
         return result
+
+    def _key(self, call: ToolCall) -> str:
+        """Equal when the same step is run again, if its environment makes its calls in the same order."""
+        number = self._made[call.call_id]
+        self._made[call.call_id] += 1
+        return f"{self._trajectory_id}/{self._attempt}/{self._scope}/{call.call_id}/{number}"
 
     def _record(self, call: ToolCall, result: ToolResult) -> None:
         self.results.append(result)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import orjson
 from pydantic import TypeAdapter
 
 from heddle.agent.clock import TimingParts
+from heddle.agent.ports import ToolResult
 from heddle.records import PredictionRecord, StepRecord, ToolCallRecord, Trajectory
 from heddle.store.gates import GateViolation
 from heddle.types import Message, TrajectoryId
 
 GENERATION = "generation"
 OBSERVATION = "observation"
+CALL_STARTED = "call_started"
+CALL_FINISHED = "call_finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,9 @@ class ObservedEntry:
 class JournalEntry:
     """The durable trace of one half-step, enough to go on from after a crash.
 
-    ``kind`` is ``generation`` (the sampled ids, with the forced prefix before them) or ``observation``
-    (appended ids). ``payload`` is the JSON that the agent loop wrote and alone understands.
+    ``kind`` is ``generation`` (the sampled ids, with the forced prefix before them), ``observation``
+    (appended ids), ``call_started`` or ``call_finished`` (of a tool that must not run twice). ``payload`` is
+    the JSON that the agent loop wrote and alone understands.
     """
 
     trajectory_id: TrajectoryId
@@ -78,13 +82,51 @@ class Journal(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class StartedCall:
+    """A tool call that must not be delivered twice is about to start."""
+
+    key: str
+    """``ToolInvocation.key``."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedCall:
+    """It ended."""
+
+    key: str
+    result: ToolResult
+
+
+Entry: TypeAlias = GeneratedEntry | ObservedEntry | StartedCall | FinishedCall
+
 _GENERATED: TypeAdapter[GeneratedEntry] = TypeAdapter(GeneratedEntry)
 _OBSERVED: TypeAdapter[ObservedEntry] = TypeAdapter(ObservedEntry)
+_STARTED: TypeAdapter[StartedCall] = TypeAdapter(StartedCall)
+_FINISHED: TypeAdapter[FinishedCall] = TypeAdapter(FinishedCall)
 
 
-def encode_entry(entry: GeneratedEntry | ObservedEntry) -> bytes:
-    """One JSON object."""
-    return orjson.dumps(entry)
+class TrajectoryJournal:
+    """The journal of one attempt at one trajectory: numbers the entries."""
+
+    __slots__ = ("_attempt", "_journal", "_next", "_trajectory_id")
+
+    def __init__(self, journal: Journal, trajectory_id: TrajectoryId, attempt: int) -> None:
+        self._journal = journal
+        self._trajectory_id = trajectory_id
+        self._attempt = attempt
+        self._next = 0
+
+    def go_on_after(self, sequence: int) -> None:
+        """An earlier process wrote up to here."""
+        self._next = sequence + 1
+
+    async def append(self, kind: str, entry: Entry) -> None:
+        """Returns when it is committed. Raises ``StoreError``."""
+        sequence, self._next = self._next, self._next + 1
+        await self._journal.append(
+            JournalEntry(self._trajectory_id, self._attempt, sequence, kind, orjson.dumps(entry))
+        )
 
 
 def decode_generated(payload: bytes) -> GeneratedEntry:
@@ -95,3 +137,13 @@ def decode_generated(payload: bytes) -> GeneratedEntry:
 def decode_observed(payload: bytes) -> ObservedEntry:
     """Raises ``pydantic.ValidationError`` on a foreign payload."""
     return _OBSERVED.validate_json(payload)
+
+
+def decode_started(payload: bytes) -> StartedCall:
+    """Raises ``pydantic.ValidationError`` on a foreign payload."""
+    return _STARTED.validate_json(payload)
+
+
+def decode_finished(payload: bytes) -> FinishedCall:
+    """Raises ``pydantic.ValidationError`` on a foreign payload."""
+    return _FINISHED.validate_json(payload)

@@ -19,22 +19,15 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+from heddle.agent import journal
 from heddle.agent.boundary import TrajectoryEnded, call_reward, call_step, environment_ending
 from heddle.agent.clock import TrajectoryClock
 from heddle.agent.finish import FinishedRun, finish
 from heddle.agent.generation import StepGeneration
 from heddle.agent.invoker import RecordingInvoker
-from heddle.agent.journal import (
-    GENERATION,
-    OBSERVATION,
-    GeneratedEntry,
-    JournalEntry,
-    ObservedEntry,
-    decode_generated,
-    decode_observed,
-    encode_entry,
-)
+from heddle.agent.journal import JournalEntry, TrajectoryJournal
 from heddle.agent.link import Ending
+from heddle.agent.once import CallGuard
 from heddle.agent.order import LoopServices, TrajectoryOrder
 from heddle.agent.ports import Episode, Reward, StepOutcome, Turn
 from heddle.agent.room import TokenRoom
@@ -64,7 +57,8 @@ class TrajectoryRun:
         self._predictions: list[PredictionRecord] = []
         self._tool_calls = 0
         self._invalid_in_a_row = 0
-        self._sequence = 0
+        self._journal = TrajectoryJournal(services.journal, order.trajectory_id, order.attempt)
+        self._tools = CallGuard(services.tools, self._journal)
         self._pending: StepRecord | None = None
         """A step whose generation is journalled but not its observation."""
         self._generation: StepGeneration | None = None
@@ -116,11 +110,16 @@ class TrajectoryRun:
         Raises ``ConfigError`` where another model or another prompt would go on: their tokens do not mix.
         """
         for entry in entries:
-            if entry.kind == GENERATION:
-                self._restore_generation(decode_generated(entry.payload))
-            else:
-                self._restore_observation(decode_observed(entry.payload))
-            self._sequence = entry.sequence + 1
+            match entry.kind:
+                case journal.GENERATION:
+                    self._restore_generation(journal.decode_generated(entry.payload))
+                case journal.CALL_STARTED:
+                    self._tools.restore_started(journal.decode_started(entry.payload))
+                case journal.CALL_FINISHED:
+                    self._tools.restore_finished(journal.decode_finished(entry.payload))
+                case _:
+                    self._restore_observation(journal.decode_observed(entry.payload))
+            self._journal.go_on_after(entry.sequence)
 
     # ------------------------------------------------------------------------------------ the loop
 
@@ -165,12 +164,11 @@ class TrajectoryRun:
             return self._requested, None
         if ending.reason.status is TrajectoryStatus.FAILED:
             return ending, None
-        order = self.order
-        invoker = RecordingInvoker(self._services.tools, order.trajectory_id, order.attempt)
+        environment, invoker = self.order.prompt.environment, self._invoker("reward")
         started = self._clock.now()
         try:
             async with asyncio.timeout(REWARD_DEADLINE_S) as self._scope:
-                return ending, await call_reward(order.prompt.environment, self._episode(ending), invoker)
+                return ending, await call_reward(environment, self._episode(ending), invoker)
         except TrajectoryEnded as ended:
             return ended.ending, None
         except TimeoutError:
@@ -214,9 +212,9 @@ class TrajectoryRun:
         await generation.run()
         step = self._take_step(generation)
         self._pending = step
-        await self._append_journal(
-            GENERATION,
-            GeneratedEntry(
+        await self._journal.append(
+            journal.GENERATION,
+            journal.GeneratedEntry(
                 step=step,
                 forced_ids=list(self.order.prompt.forced_ids),
                 token_ids=generation.token_ids,
@@ -245,7 +243,7 @@ class TrajectoryRun:
     async def _react(self, step: StepRecord) -> None:
         """Rungs 3 to 5. Raises ``TrajectoryEnded`` at the end of the trajectory."""
         turn, stop = self._parse(step)
-        invoker = RecordingInvoker(self._services.tools, self.order.trajectory_id, self.order.attempt)
+        invoker = self._invoker(str(step.step_index))
         try:
             outcome = await self._environment_step(turn, invoker)
         finally:  # also a step that is cut short in its tools keeps what they did
@@ -315,7 +313,7 @@ class TrajectoryRun:
             raise TrajectoryEnded(Ending(StopReason.CONTEXT_OVERFLOW))
         self._buffer.append_given(ids, step.weight_version)
         self._messages.extend(outcome.messages)
-        entry = ObservedEntry(
+        entry = journal.ObservedEntry(
             step_index=step.step_index,
             tool_calls=list(step.tool_calls),
             messages=list(outcome.messages),
@@ -324,7 +322,8 @@ class TrajectoryRun:
             parts=self._clock.parts,
             wall=self._clock.wall,
         )
-        await self._append_journal(OBSERVATION, entry)
+        await self._journal.append(journal.OBSERVATION, entry)
+        self._tools.forget()
         event = ToolsFinished(self.order.trajectory_id, step.step_index, appended_tokens=len(ids))
         self._services.link.post(event)
 
@@ -343,14 +342,10 @@ class TrajectoryRun:
         if generation is not None and generation.started and generation.token_ids:
             self._services.observer.step_finished(self._take_step(generation))
 
-    async def _append_journal(self, kind: str, entry: GeneratedEntry | ObservedEntry) -> None:
-        order = self.order
-        sequence, self._sequence = self._sequence, self._sequence + 1
-        await self._services.journal.append(
-            JournalEntry(order.trajectory_id, order.attempt, sequence, kind, encode_entry(entry))
-        )
+    def _invoker(self, scope: str) -> RecordingInvoker:
+        return RecordingInvoker(self._tools, self.order.trajectory_id, self.order.attempt, scope)
 
-    def _restore_generation(self, entry: GeneratedEntry) -> None:
+    def _restore_generation(self, entry: journal.GeneratedEntry) -> None:
         if (entry.model, entry.prompt_checksum) != (self._services.model, self._buffer.prompt_checksum):
             raise ConfigError(
                 f"{self.order.trajectory_id} was begun with model {entry.model} and another prompt or model "
@@ -368,10 +363,11 @@ class TrajectoryRun:
         self._messages.append(Message("assistant", text, tool_calls=calls))
         self._clock.parts, self._clock.earlier_wall = entry.parts, entry.wall
 
-    def _restore_observation(self, entry: ObservedEntry) -> None:
+    def _restore_observation(self, entry: journal.ObservedEntry) -> None:
         step = replace(self._steps[-1], tool_calls=tuple(entry.tool_calls))
         self._steps[-1] = step
         self._pending = None
+        self._tools.forget()
         self._tool_calls += len(self._messages[-1].tool_calls)
         self._buffer.append_given(entry.token_ids, step.weight_version)
         self._messages.extend(entry.messages)

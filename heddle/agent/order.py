@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from heddle.agent.invoker import ToolRunner
 from heddle.agent.journal import Journal
 from heddle.agent.link import ControlLink, WorkerLedger
+from heddle.agent.once import ToolExecutor
 from heddle.agent.ports import Environment, Tokenizer
 from heddle.records import StepRecord, Trajectory
 from heddle.text.parsers import ToolCallParser
@@ -88,7 +88,7 @@ class LoopServices:
     link: ControlLink
     ledger: WorkerLedger
     tokenizer: Tokenizer
-    tools: ToolRunner
+    tools: ToolExecutor
     journal: Journal
     observer: RunObserver
     model: str

@@ -245,7 +245,8 @@ class ToolInvocation:
     timeout_s: float | None = None
     """Wall clock of the run itself (not of its queueing); ``None`` takes the configured limit."""
     attempt: int = 0
-    """With trajectory and call id the idempotency key of a call that may be delivered twice."""
+    key: str = ""
+    """The idempotency key (trajectory, attempt, step, call): equal where a call is delivered again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +256,7 @@ class ToolResult:
     output: str
     ok: bool
     outcome: str
-    """ok, error, timed_out, memory_exceeded, output_exceeded, killed, invalid."""
+    """ok, error, timed_out, memory_exceeded, output_exceeded, killed, invalid, unresolved."""
     queue_s: float
     cold_start_s: float
     run_s: float

@@ -25,13 +25,14 @@ class _Run(NamedTuple):
 class TokenBuffer:
     """Prompt and response of one trajectory. The prompt may be shared by the samples of its group."""
 
-    __slots__ = ("_logprobs", "_response", "_runs", "prompt_ids")
+    __slots__ = ("_checksum", "_logprobs", "_response", "_runs", "prompt_ids")
 
     def __init__(self, prompt_ids: Sequence[int]) -> None:
         self.prompt_ids = prompt_ids
         self._response = array("i")
         self._logprobs = array("d")
         self._runs: list[_Run] = []
+        self._checksum: int | None = None
 
     def __len__(self) -> int:
         """Tokens of the whole context."""
@@ -60,7 +61,9 @@ class TokenBuffer:
     @property
     def prompt_checksum(self) -> int:
         """Of the prompt's ids (CRC-32)."""
-        return zlib.crc32(array("i", self.prompt_ids).tobytes())
+        if self._checksum is None:
+            self._checksum = zlib.crc32(array("i", self.prompt_ids).tobytes())
+        return self._checksum
 
     @property
     def last_id(self) -> int:

@@ -106,9 +106,9 @@ class BatchRunner:
             ) from exc
         for order in orders(stored.batch_id, request, prompts):
             if order.trajectory_id not in done:
-                run = TrajectoryRun(self._services, order)
-                run.restore(await self._store.entries(order.trajectory_id))
-                batch.runs[order.trajectory_id] = run
+                batch.runs[order.trajectory_id] = TrajectoryRun(self._services, order)
+        async for trajectory_id, entries in self._store.journals(list(batch.runs)):
+            batch.runs[trajectory_id].restore(entries)
         resumed = len(batch.runs)
         await self._launch(batch, request.priority)
         log.info("batch resumed", batch=batch.batch_id, open=resumed, finished=len(done))

@@ -107,6 +107,7 @@ class SleepBackend:
     """Sleeps for as long as it is told, in no process and no thread."""
 
     name = BACKEND
+    repeatable = True
 
     def __init__(self) -> None:
         self._closed = False

@@ -6,7 +6,7 @@ For tests, examples and benchmarks of what stands on top of a store.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from heddle.agent.journal import JournalEntry
@@ -160,6 +160,13 @@ class MemoryStore:
         journal = self._open.get(trajectory_id, _OpenTrajectory())
         newest = [key for key in sorted(journal.entries) if key[0] == journal.newest_attempt]
         return [journal.entries[key] for key in newest]
+
+    async def journals(
+        self, trajectory_ids: Sequence[TrajectoryId]
+    ) -> AsyncIterator[tuple[TrajectoryId, Sequence[JournalEntry]]]:
+        for trajectory_id in trajectory_ids:
+            if entries := await self.entries(trajectory_id):
+                yield trajectory_id, entries
 
     async def quarantine(self, *, after: int, limit: int) -> Sequence[QuarantineEntry]:
         self._expect_open()

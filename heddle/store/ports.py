@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -122,6 +122,12 @@ class Store(Journal, Protocol):
 
     async def quarantine_counts(self) -> Mapping[Gate, int]:
         """Refused records by gate; one that several gates refused counts for each."""
+        ...
+
+    def journals(
+        self, trajectory_ids: Sequence[TrajectoryId]
+    ) -> AsyncIterator[tuple[TrajectoryId, Sequence[JournalEntry]]]:
+        """``entries`` of many, read a few at a time; those that have none are left out."""
         ...
 
     async def close(self) -> None:

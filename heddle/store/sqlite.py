@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,9 @@ _STATE = "batch_id, total, created_at, cancelled, finished_at"
 """The columns of ``BatchState``, in its order."""
 
 _LAST_ROWID = 2**63 - 1
+
+JOURNALS_AT_ONCE = 64
+"""Trajectories whose journals one query reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +197,22 @@ class SqliteStore:
         return rows[0][0] if rows else None
 
     async def entries(self, trajectory_id: TrajectoryId) -> Sequence[JournalEntry]:
-        query = (
-            "SELECT trajectory_id, attempt, sequence, kind, payload FROM journal WHERE trajectory_id = ?1 "
-            "AND attempt = (SELECT MAX(attempt) FROM journal WHERE trajectory_id = ?1) ORDER BY sequence"
-        )
-        rows = await self._rows(query, trajectory_id)
-        return [JournalEntry(*row) for row in rows]
+        return [entry async for _, entries in self.journals([trajectory_id]) for entry in entries]
+
+    async def journals(
+        self, trajectory_ids: Sequence[TrajectoryId]
+    ) -> AsyncIterator[tuple[TrajectoryId, Sequence[JournalEntry]]]:
+        for start in range(0, len(trajectory_ids), JOURNALS_AT_ONCE):
+            some = trajectory_ids[start : start + JOURNALS_AT_ONCE]
+            query = (
+                "SELECT trajectory_id, attempt, sequence, kind, payload FROM journal AS entry "
+                f"WHERE trajectory_id IN ({', '.join('?' * len(some))}) AND attempt = "
+                "(SELECT MAX(attempt) FROM journal WHERE trajectory_id = entry.trajectory_id) "
+                "ORDER BY trajectory_id, sequence"
+            )
+            entries = [JournalEntry(*row) for row in await self._rows(query, *some)]
+            for trajectory_id, own in groupby(entries, key=lambda entry: entry.trajectory_id):
+                yield trajectory_id, list(own)
 
     async def quarantine(self, *, after: int, limit: int) -> Sequence[QuarantineEntry]:
         query = (

@@ -39,10 +39,12 @@ class FakeToolBackend:
         *,
         name: str = "python",
         remember: bool = True,
+        repeatable: bool = True,
     ) -> None:
         self._name = name
         self._respond = respond
         self._remember = remember
+        self._repeatable = repeatable
         self._closed = False
         self.running = 0
         self.peak_running = 0
@@ -54,6 +56,11 @@ class FakeToolBackend:
     def name(self) -> str:
         """What ``ToolInvocation.backend`` calls it."""
         return self._name
+
+    @property
+    def repeatable(self) -> bool:
+        """As it was told."""
+        return self._repeatable
 
     async def invoke(self, invocation: ToolInvocation, deadline: float) -> BackendResult:
         """The answer, or ``timed_out`` at the deadline where the answer would take longer."""

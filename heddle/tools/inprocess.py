@@ -36,6 +36,11 @@ class InProcessBackend:
         """What ``ToolInvocation.backend`` calls it."""
         return self._name
 
+    @property
+    def repeatable(self) -> bool:
+        """Pure functions are."""
+        return True
+
     async def invoke(self, invocation: ToolInvocation, deadline: float) -> BackendResult:
         """Run the handler. ``ToolInputError`` is an observation; anything else that it raises is a
         ``ToolBackendError``, because a trusted handler that fails is a fault of the installation."""

@@ -142,6 +142,11 @@ class ToolManager:
         """Calls of this trajectory that wait or run; 0 says that its sandboxes are free."""
         return self._active[trajectory_id]
 
+    def repeatable(self, backend: str) -> bool:
+        """Whether calls of this backend may be delivered more than once; true of one that is not there."""
+        known = self._backends.get(backend)
+        return known is None or known.repeatable
+
     async def invoke(self, invocation: ToolInvocation) -> ToolResult:
         """Run one call: wait for a permit, run it inside its deadline, tell the observer.
 

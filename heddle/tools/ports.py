@@ -59,6 +59,12 @@ class ToolBackend(Protocol):
         """What ``ToolInvocation.backend`` calls it."""
         ...
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether a call may run again where nobody knows whether it ran: it changes nothing outside, or the
+        backend itself tells a repetition by ``ToolInvocation.key``."""
+        ...
+
     async def invoke(self, invocation: ToolInvocation, deadline: float) -> BackendResult:
         """Run it until ``deadline``, an instant of ``time.monotonic()``.
 

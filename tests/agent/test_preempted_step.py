@@ -90,6 +90,9 @@ class Nowhere:
     async def invoke(self, invocation: ToolInvocation) -> ToolResult:
         raise AssertionError("a generation runs no tool")
 
+    def repeatable(self, backend: str) -> bool:
+        return True
+
     def step_finished(self, step: StepRecord) -> None: ...
 
     def record_refused(self, gates: Sequence[str]) -> None: ...

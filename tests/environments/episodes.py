@@ -85,7 +85,7 @@ class Play:
         self.records: list[ToolCallRecord] = []
         self.steps = 0
         self._ids = count()
-        self._invoker = RecordingInvoker(runner, TrajectoryId("t"), 0)
+        self._invoker = RecordingInvoker(runner, TrajectoryId("t"), 0, "0")
 
     async def turn(
         self,

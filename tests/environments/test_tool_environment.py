@@ -156,7 +156,7 @@ async def test_parallel_calls_run_at_once_and_are_answered_in_their_order() -> N
             await together.wait()
             return echo(invocation)
 
-    invoker = RecordingInvoker(Meeting(), TrajectoryId("t"), 0)
+    invoker = RecordingInvoker(Meeting(), TrajectoryId("t"), 0, "0")
     calls = tuple(ToolCall(f"c{text}", "echo", {"text": text}) for text in "abc")
     messages = (Message("assistant", "", tool_calls=calls),)
 
@@ -199,7 +199,7 @@ async def test_cancelling_a_step_cancels_its_calls() -> None:
                 ended.set()
             raise AssertionError("an endless call returned")
 
-    invoker = RecordingInvoker(Endless(), TrajectoryId("t"), 0)
+    invoker = RecordingInvoker(Endless(), TrajectoryId("t"), 0, "0")
     calls = (ToolCall("c", "echo", {"text": "a"}),)
     turn = Turn(0, "", "", calls, (), False)
     step = asyncio.create_task(EchoEnvironment().step({"prompt": ""}, (), turn, invoker))

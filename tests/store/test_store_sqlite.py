@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -19,7 +21,7 @@ import pytest
 from store_builders import make_batch, make_entry, make_trajectory
 
 from heddle.errors import StoreError
-from heddle.store import schema
+from heddle.store import lock, schema
 from heddle.store import writer as writer_module
 from heddle.store.rules import Write
 from heddle.store.schema import Synchronous
@@ -69,6 +71,28 @@ async def test_a_second_owner_is_refused_and_told_who_has_it(tmp_path: Path) -> 
                 pass
     async with open_store(path) as store:
         assert await store.batches(before=None, limit=1) == []
+
+
+async def test_the_lock_of_a_dead_owner_is_waited_for(tmp_path: Path) -> None:
+    """A child that a killed owner was about to start still holds it for a moment."""
+    with (tmp_path / "store.db.lock").open("wb", buffering=0) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        held.write(f"process {_dead_pid()} on {socket.gethostname()}".encode())
+        opening = asyncio.create_task(_open_and_close(tmp_path / "store.db"))
+        finished, _ = await asyncio.wait({opening}, timeout=0.1)
+        assert not finished
+    async with asyncio.timeout(lock.HANDOVER_S):
+        await opening
+
+
+def _dead_pid() -> int:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        return process.pid
+
+
+async def _open_and_close(path: Path) -> None:
+    async with open_store(path):
+        pass
 
 
 async def test_a_missing_directory_is_named(tmp_path: Path) -> None:

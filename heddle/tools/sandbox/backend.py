@@ -65,6 +65,11 @@ class PythonSandbox:
         return self._name
 
     @property
+    def repeatable(self) -> bool:
+        """A run has a directory of its own, which ends with it."""
+        return True
+
+    @property
     def isolation(self) -> Isolation:
         """What holds the programs."""
         return self._isolation

@@ -1,0 +1,206 @@
+"""How soon a coordinator goes on after ``kill -9``, with many trajectories open.
+
+    python benchmarks/recovery.py [--trajectories 1000] [--steps 8] [--repeats 5] [--json]
+
+A coordinator in a process of its own commits this many steps of each trajectory and is killed while each of
+them is in a tool that does not end. Then, on a copy of its data each time, another one is opened: seconds
+until it accepts work (everything open is restored by then), and until every trajectory is in its tool again;
+seconds of processor time, which a busy machine disturbs less. The start of the interpreter is not counted. A
+store without open trajectories is opened for comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from heddle.agent.ports import Episode, GenerationRequest, Reward, ToolInvoker
+from heddle.api.schemas import BatchRequest
+from heddle.app import open_coordinator
+from heddle.config import HeddleConfig, parse_config
+from heddle.coordinator.assembly import EngineKit
+from heddle.coordinator.service import Coordinator
+from heddle.engines.fake import FakeEngine, FakeLauncher, FakeModel
+from heddle.environments.base import ToolAnswer, ToolContext, ToolEnvironment
+from heddle.text.byte_tokenizer import TURN_END, ByteTokenizer
+from heddle.types import Json, Message, ToolCall, ToolSpec
+
+SAID = "so it is said once more " * 8
+POLL_S = 0.01
+DEADLINE_S = 300.0
+
+
+class ChatterEnvironment(ToolEnvironment):
+    """Every step calls one tool, which says it again; the last one never ends."""
+
+    def __init__(self) -> None:
+        text: dict[str, Json] = {"type": "string"}
+        parameters: dict[str, Json] = {"type": "object", "properties": {"text": text}, "required": ["text"]}
+        super().__init__("chatter", (ToolSpec("say", "Says it again.", parameters),))
+
+    def opening(self, task: Mapping[str, Json]) -> tuple[Message, ...]:
+        return (Message("user", f"Task {task['number']}. {SAID * 4}"),)
+
+    async def run_tool(self, call: ToolCall, context: ToolContext) -> ToolAnswer:
+        if sum(message.role == "assistant" for message in context.messages) == context.task["steps"]:
+            await asyncio.Event().wait()
+        return ToolAnswer(str(call.arguments["text"]))
+
+    async def reward(self, episode: Episode, tools: ToolInvoker) -> Reward:
+        return Reward(1.0)
+
+
+def _speak(request: GenerationRequest) -> Sequence[int]:
+    return [
+        *f'<tool_call>\n{{"name": "say", "arguments": {{"text": "{SAID}"}}}}\n</tool_call>'.encode(),
+        TURN_END,
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is open when the coordinator dies."""
+
+    trajectories: int
+    steps: int
+    """Committed by each."""
+
+    def config(self, data_dir: Path) -> HeddleConfig:
+        engine = {
+            "kind": "fake",
+            "pool": "1+1",
+            "slots": max(1, self.trajectories),
+            "context_tokens": 1 << 20,
+        }
+        return parse_config(
+            {
+                "data_dir": data_dir,
+                "log_level": "error",
+                "engine": engine,
+                "environments": {"chatter": "__main__:ChatterEnvironment"},
+            }
+        )
+
+    def batch(self) -> BatchRequest:
+        tasks = [{"task": {"number": number, "steps": self.steps}} for number in range(self.trajectories)]
+        return BatchRequest.model_validate(
+            {
+                "batch_id": "open",
+                "environment": "chatter",
+                "prompts": tasks,
+                "limits": {"max_steps": 10_000, "max_tokens": 1 << 20, "max_tokens_per_step": 512},
+            }
+        )
+
+
+def _kit() -> EngineKit:
+    model = FakeModel(_speak, end_of_turn_id=TURN_END, context_tokens=1 << 20)
+    return EngineKit(FakeLauncher(model=model), ByteTokenizer(), FakeEngine.capabilities, "chatter")
+
+
+async def _until_all_are_in_tools(coordinator: Coordinator, load: Load) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while (await coordinator.batch("open")).by_phase != {"in_tool": load.trajectories}:
+            await asyncio.sleep(POLL_S)
+
+
+async def _run(load: Load, data_dir: Path, ready: Path) -> None:
+    async with open_coordinator(load.config(data_dir), kit=_kit()) as coordinator:
+        await coordinator.submit(load.batch())
+        await _until_all_are_in_tools(coordinator, load)
+        await asyncio.to_thread(ready.touch)
+        await asyncio.Event().wait()
+
+
+def _live(load: Load, data_dir: Path, ready: Path) -> None:
+    """A coordinator that is there to be killed."""
+    asyncio.run(_run(load, data_dir, ready))
+
+
+def kill_one(load: Load, data_dir: Path) -> None:
+    """Run a coordinator until all of the load is open, and kill it."""
+    ready = data_dir.with_name("ready")
+    process = multiprocessing.get_context("fork").Process(target=_live, args=(load, data_dir, ready))
+    process.start()
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        while not ready.exists():
+            if time.monotonic() > deadline or not process.is_alive():
+                raise SystemExit("the coordinator did not get so far")
+            time.sleep(POLL_S)
+    finally:
+        process.kill()
+        process.join()
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Seconds from the call."""
+
+    accepts_s: float
+    all_back_s: float
+    processor_s: float
+
+
+async def reopen(load: Load, data_dir: Path) -> Opened:
+    """Open a coordinator on this data."""
+    began, worked = time.monotonic(), time.process_time()
+    async with open_coordinator(load.config(data_dir), kit=_kit()) as coordinator:
+        accepts_s = time.monotonic() - began
+        if load.trajectories:
+            await _until_all_are_in_tools(coordinator, load)
+        return Opened(accepts_s, time.monotonic() - began, time.process_time() - worked)
+
+
+def measure(load: Load, repeats: int) -> dict[str, float]:
+    """Medians over several openings."""
+    with tempfile.TemporaryDirectory(prefix="heddle-recovery-") as base:
+        killed = Path(base, "killed")
+        kill_one(load, killed)
+        opened = []
+        for number in range(repeats):
+            copy = Path(base, f"copy-{number}")
+            shutil.copytree(killed, copy)
+            opened.append(asyncio.run(reopen(load, copy)))
+        empty = [asyncio.run(reopen(Load(0, 0), Path(base, f"empty-{n}"))) for n in range(repeats)]
+        size = sum(path.stat().st_size for path in killed.glob("heddle.db*"))
+    return {
+        "trajectories": load.trajectories,
+        "steps_each": load.steps,
+        "store_mb": size / 1e6,
+        "accepts_s": statistics.median(one.accepts_s for one in opened),
+        "slowest_accepts_s": max(one.accepts_s for one in opened),
+        "all_back_s": statistics.median(one.all_back_s for one in opened),
+        "processor_s": statistics.median(one.processor_s for one in opened),
+        "empty_accepts_s": statistics.median(one.accepts_s for one in empty),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trajectories", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    figures = measure(Load(options.trajectories, options.steps), options.repeats)
+    if options.json:
+        print(json.dumps(figures))
+    else:
+        print("\n".join(f"{name:20} {figure:10.3f}" for name, figure in figures.items()))
+
+
+if __name__ == "__main__":
+    main()
