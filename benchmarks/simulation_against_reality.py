@@ -3,15 +3,15 @@
     python benchmarks/simulation_against_reality.py [--repeats 2] [--presets verl slime sticky autellix fix1]
 
 Two workers of the embedded engine with two slots each roll out trajectories drawn from a recorded trace and
-scaled (see ``live_scheduling.py``), with forced lengths, once per preset and repeat, in an order that rotates.
-Before that the same engines are measured: step times per batch at two context lengths, prompts, aborts
+scaled (see ``live_scheduling.py``), with forced lengths, once per preset and repeat, in rotating order. Before
+that the same engines are measured: step times per batch at two context lengths, prompts, aborts
 (``live_calibration.py``), and what a step costs outside the engine, in a small rollout of other trajectories.
 The simulator plays the same trajectories on that profile under the same settings of the control plane.
 
 Reported per preset: the live makespan of each repeat and their mean, the simulated one and its error against
-the mean; then the median and the worst error, and whether the simulator ranks the presets as the live runs do.
-Two presets whose live means differ by no more than the noise between repeats are a tie, which no ranking can
-get wrong. ``--parts`` compares where the time of all trajectories went. About ten minutes on two quiet cores.
+the mean; then the median and the worst error, and whether the simulator ranks the presets as live runs do. Two
+presets whose live means differ by no more than the noise between repeats are a tie, which no ranking can get
+wrong. ``--parts`` compares where the time of all trajectories went. About ten minutes on two quiet cores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import structlog
