@@ -254,19 +254,6 @@ register_simulation(app)
 
 
 @app.command()
-def replay(
-    log: Annotated[Path, typer.Argument(metavar="LOG", help="An event log of the data directory.")],
-    json: JsonFlag = False,
-) -> None:
-    """Feed an event log to a fresh control plane: the commands must be the same, byte for byte."""
-    output = Output(json)
-    with reported(output):
-        from heddle.cli.files import replay as replay_log
-
-        raise typer.Exit(replay_log(log, output))
-
-
-@app.command()
 def export(
     source: Annotated[
         Path, typer.Argument(metavar="TRAJECTORIES.jsonl", help="What heddle run or the server wrote.")

@@ -137,7 +137,7 @@ def configurations_of(names: str, file: Path | None, base: PlaneSettings) -> tup
     return tuple(Configuration(preset.name, preset.over(base)) for preset in presets)
 
 
-def presets_of(names: str, file: Path | None) -> Sequence[Preset]:
+def presets_of(names: str, file: Path | None, *, option: str = "--compare") -> Sequence[Preset]:
     """Shipped presets and those of a TOML file. Raises ``InvalidRequest`` and ``ConfigError``."""
     mine = {}
     if file is not None:
@@ -147,9 +147,9 @@ def presets_of(names: str, file: Path | None) -> Sequence[Preset]:
             raise InvalidRequest(f"cannot be read: {exc}", path=str(file)) from exc
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     if not wanted:
-        raise InvalidRequest("names no preset", path="--compare")
+        raise InvalidRequest("names no preset", path=option)
     if len(set(wanted)) < len(wanted):
-        raise InvalidRequest(f"names a preset twice: {names}", path="--compare")
+        raise InvalidRequest(f"names a preset twice: {names}", path=option)
     return [find_preset(name, mine) for name in wanted]
 
 

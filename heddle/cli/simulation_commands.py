@@ -1,4 +1,4 @@
-"""The signature of ``simulate``, by the rules of :mod:`heddle.cli.commands`."""
+"""The signatures of ``simulate`` and ``replay``, by the rules of :mod:`heddle.cli.commands`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ _WORKLOAD_PANEL = "Workload"
 _MACHINES_PANEL = "Machines"
 _CONFIGURATIONS_PANEL = "Configurations"
 _RUNS_PANEL = "Runs"
+_COUNTERFACTUAL_PANEL = "What if"
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
+    """Add the commands to the program."""
     app.command()(simulate)
+    app.command()(replay)
 
 
 def simulate(
@@ -230,3 +232,79 @@ def simulate(
             plot=plot,
         )
         raise typer.Exit(run(options, output))
+
+
+def replay(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="An event log of the data directory.")],
+    presets: Annotated[
+        str | None,
+        typer.Option(
+            "--with",
+            metavar="NAME,NAME",
+            help="Simulate what these presets would have done to the batch, instead.",
+            rich_help_panel=_COUNTERFACTUAL_PANEL,
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--presets",
+            metavar="FILE.toml",
+            help="Presets of your own.",
+            rich_help_panel=_COUNTERFACTUAL_PANEL,
+        ),
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            "--profile",
+            metavar="FILE",
+            help="Engine times; without it, nor --gpu and --model, fitted to the log.",
+            rich_help_panel=_COUNTERFACTUAL_PANEL,
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option("--gpu", help="Of the profile.", rich_help_panel=_COUNTERFACTUAL_PANEL),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Of the profile.", rich_help_panel=_COUNTERFACTUAL_PANEL),
+    ] = None,
+    prefill: Annotated[
+        Literal["exclusive", "mixed"],
+        typer.Option(
+            "--prefill",
+            help="Mixed is the embedded engine's way.",
+            rich_help_panel=_COUNTERFACTUAL_PANEL,
+        ),
+    ] = "mixed",
+    predictor: Annotated[
+        str | None,
+        typer.Option(
+            "--predictor",
+            help="Of the presets; by default the recorded run's.",
+            rich_help_panel=_COUNTERFACTUAL_PANEL,
+        ),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Feed an event log to a fresh control plane: the commands must be the same, byte for byte."""
+    output = Output(json)
+    with reported(output):
+        if presets is None:
+            from heddle.cli.files import replay as replay_log
+
+            raise typer.Exit(replay_log(log, output))
+        from heddle.cli.counterfactual import CounterfactualOptions, replay_with
+
+        options = CounterfactualOptions(
+            presets=presets,
+            file=file,
+            gpu=gpu,
+            model=model,
+            profile=profile,
+            prefill=prefill,
+            predictor=predictor,
+        )
+        raise typer.Exit(replay_with(log, options, output))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from statistics import median
 
 from heddle.control.build import PlaneSettings
 from heddle.control.commands import Generate, StartWorker
@@ -47,8 +48,10 @@ class RecordedWorker:
     """A worker that was started."""
 
     spec: WorkerSpec
-    kv_capacity_tokens: int | None
+    kv_capacity_tokens: int | None = None
     """As it said when it was ready; ``None`` where it did not."""
+    prefix_capacity_tokens: int | None = None
+    """What it keeps of trajectories between their steps; ``None``: the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ class RecordedRun:
     workers: tuple[RecordedWorker, ...]
     generations: tuple[Generation, ...]
     """In the order of their ends."""
+    overhead_s: float
+    """Median time between the end of a generation and the start of its tools; 0.0 without any."""
     makespan_s: float
     """From the first batch to the end of the last trajectory, without rewards and records."""
 
@@ -74,6 +79,7 @@ class _Trajectory:
     partial: int = 0
     """Tokens of the interrupted segments of the step that runs."""
     granted_at: float | None = None
+    generated_at: float = 0.0
     tools_at: float | None = None
     tool_names: tuple[str, ...] = ()
     open: bool = True
@@ -84,6 +90,7 @@ class _Reading:
     trajectories: dict[TrajectoryId, _Trajectory] = field(default_factory=dict)
     workers: dict[WorkerId, RecordedWorker] = field(default_factory=dict)
     generations: list[Generation] = field(default_factory=list)
+    overheads: list[float] = field(default_factory=list)
     began_at: float | None = None
     ended_at: float = 0.0
     cut_short: int = 0
@@ -112,6 +119,7 @@ def parse_recorded(content: bytes, *, name: str) -> RecordedRun:
         workload=_workload(reading, name, torn=len(tail)),
         workers=tuple(reading.workers.values()),
         generations=tuple(reading.generations),
+        overhead_s=median(reading.overheads) if reading.overheads else 0.0,
         makespan_s=max(0.0, reading.ended_at - (reading.began_at or 0.0)),
     )
 
@@ -136,12 +144,14 @@ def _take(reading: _Reading, entry: LogEntry) -> None:
     elif isinstance(event, WorkerReady):
         worker = reading.workers.get(event.worker_id)
         if worker is not None:
-            reading.workers[event.worker_id] = RecordedWorker(worker.spec, event.kv_capacity_tokens)
+            told = (event.kv_capacity_tokens, event.prefix_capacity_tokens)
+            reading.workers[event.worker_id] = RecordedWorker(worker.spec, *told)
     elif isinstance(event, StepGenerated | GenerationInterrupted):
         _generated(reading, event, now)
     elif isinstance(event, ToolsStarted):
         trajectory = reading.trajectories[event.trajectory_id]
         trajectory.tools_at, trajectory.tool_names = now, event.tool_names
+        reading.overheads.append(now - trajectory.generated_at)
     elif isinstance(event, ToolsFinished):
         _observed(reading.trajectories[event.trajectory_id], event, now)
     elif isinstance(event, TrajectoryEnding):
@@ -155,7 +165,7 @@ def _take(reading: _Reading, entry: LogEntry) -> None:
         _ended(reading, reading.trajectories[event.trajectory_id], now)
     for command in entry.commands:
         if isinstance(command, StartWorker):
-            reading.workers.setdefault(command.spec.worker_id, RecordedWorker(command.spec, None))
+            reading.workers.setdefault(command.spec.worker_id, RecordedWorker(command.spec))
         elif isinstance(command, Generate):
             reading.trajectories[command.trajectory_id].granted_at = now
 
@@ -173,6 +183,7 @@ def _submitted(reading: _Reading, event: BatchSubmitted, now: float) -> None:
 def _generated(reading: _Reading, event: StepGenerated | GenerationInterrupted, now: float) -> None:
     trajectory = reading.trajectories[event.trajectory_id]
     trajectory.partial += event.output_tokens
+    trajectory.generated_at = now
     uncached = None
     if isinstance(event, StepGenerated):
         uncached = max(0, event.prompt_tokens - event.cached_tokens)
