@@ -62,6 +62,11 @@ async def live_events(folder: Path) -> Sequence[Event]:
         while not finished:
             page = await coordinator.trajectories(status.batch_id, after=cursor, limit=100, wait_s=10.0)
             cursor, finished = page.cursor, page.finished
+    return logged_events(folder)
+
+
+def logged_events(folder: Path) -> Sequence[Event]:
+    """Of the only event log there."""
     (log,) = folder.glob("**/*.jsonl")
     return [entry.event for entry in read_event_log(log).entries]
 
