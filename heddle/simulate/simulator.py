@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from heddle.control.build import PlaneSettings, build_plane
 from heddle.control.log import encode_header
+from heddle.control.plane import ControlPlane
 from heddle.errors import ConfigError
 from heddle.simulate.hardware import Hardware
 from heddle.simulate.journey import Journey
@@ -36,9 +37,8 @@ def simulate(
     look at lengths. ``configuration`` only names the result. Raises ``ConfigError`` for a workload that
     cannot be played, settings that cannot be built, or a pool without step times.
     """
-    _refuse_unplayable(workload)
     settings = replace(settings, seed=seed)
-    world = World(build_plane(settings), hardware, options, _journeys(workload, hardware))
+    world = make_world(build_plane(settings), workload, hardware, options)
     if options.log is not None:
         options.log(encode_header(settings))
     world.run([trajectory.total_tokens for trajectory in workload.trajectories])
@@ -56,6 +56,17 @@ def simulate(
         events=world.events,
         notes=(*workload.notes, *_notes(world)),
     )
+
+
+def make_world(
+    plane: ControlPlane, workload: Workload, hardware: Hardware, options: SimulationOptions
+) -> World:
+    """A world that will play ``workload`` under any control plane, also one that no settings describe.
+
+    Raises ``ConfigError`` for a workload that cannot be played.
+    """
+    _refuse_unplayable(workload)
+    return World(plane, hardware, options, _journeys(workload, hardware))
 
 
 def _refuse_unplayable(workload: Workload) -> None:
