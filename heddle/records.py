@@ -14,7 +14,15 @@ from enum import StrEnum
 import orjson
 from pydantic import TypeAdapter
 
-from heddle.types import FinishReason, Json, Message, SamplingParams, StopReason, TrajectoryStatus
+from heddle.types import (
+    CacheSources,
+    FinishReason,
+    Json,
+    Message,
+    SamplingParams,
+    StopReason,
+    TrajectoryStatus,
+)
 
 
 class FailureKind(StrEnum):
@@ -51,6 +59,31 @@ class ToolCallRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveRecord:
+    """An attempt to bring the trajectory's prefix to another worker while a step's tools ran.
+
+    Nobody waits for it: where the tools return first, the trajectory goes on where it was.
+    """
+
+    source: str
+    target: str
+    outcome: str
+    """moved, withdrawn (the tools returned first, or a worker went), failed."""
+    seconds: float
+    """From its order to its end, all of it hidden by the tools where it moved."""
+    detail: str = ""
+    """Why it failed."""
+    moved_tokens: int = 0
+    """Of the prefix what the target did not have to compute."""
+    computed_tokens: int = 0
+    """Of the prefix what the target computed meanwhile."""
+    nbytes: int | None = None
+    """Moved for it; ``None`` where nobody counts."""
+    sources: CacheSources | None = None
+    """Where the target had ``moved_tokens`` from, if it tells."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepRecord:
     """One step: a generation, possibly in several segments on several workers, and its tool calls."""
 
@@ -78,6 +111,8 @@ class StepRecord:
     decode_s: float
     echoed_sampling: SamplingParams | None = None
     """The parameters by which the engine says it sampled; ``None`` where it does not tell."""
+    migration: MoveRecord | None = None
+    """What was tried last while its tools ran; ``None`` where nothing was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +139,7 @@ class Timing:
     """What the others in the running batch added."""
     preemption: float = 0.0
     migration: float = 0.0
+    """Computing again, on a worker that it moved to, what the one before had computed."""
     tool_queue: float = 0.0
     tool_cold: float = 0.0
     tool_run: float = 0.0

@@ -18,6 +18,7 @@ import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 
+from heddle.agent.answers import garbage_in_answer, garbage_in_chunk
 from heddle.agent.boundary import TrajectoryEnded
 from heddle.agent.clock import TrajectoryClock
 from heddle.agent.link import Ending, Grant
@@ -36,8 +37,6 @@ RETRY_BACKOFF_S = 0.1
 before the same worker is tried again."""
 
 MAX_BACKOFF_S = 5.0
-
-MAX_TOKEN_ID = 2**31 - 1
 
 ABORT_DEADLINE_S = 30.0
 """An engine that has not let go by then is left to its own deadlines; the slot stays taken meanwhile."""
@@ -70,6 +69,7 @@ class StepGeneration:
         *,
         step_index: int,
         max_new_tokens: int,
+        previous: StepRecord | None = None,
     ) -> None:
         self._services = services
         self._order = order
@@ -78,6 +78,7 @@ class StepGeneration:
         self._sessions = sessions
         self._step_index = step_index
         self._max_new_tokens = max_new_tokens
+        self._previous = previous
         self._resumable = order.prompt.resumable
         self._finish = FinishReason.ABORT
         self._interruptions = 0
@@ -220,7 +221,7 @@ class StepGeneration:
     def _on_tokens(self, chunk: TokenChunk) -> None:
         if self._segment.garbage is not None:
             return
-        if garbage := _garbage_in(chunk):
+        if garbage := garbage_in_chunk(chunk):
             self._segment.garbage = garbage
             return
         if self._segment.first_token_at is None:
@@ -232,7 +233,8 @@ class StepGeneration:
     def _account(self, grant: Grant, generation: Generation) -> EngineError | None:
         fresh = len(self.token_ids) - self._segment.base
         if self._segment.garbage is None:
-            self._segment.garbage = self._misfit(generation, fresh)
+            room = self._max_new_tokens - self._segment.base
+            self._segment.garbage = garbage_in_answer(generation, fresh, room)
         if garbled := self._garbled(grant):
             return garbled
         self._keep_echo(generation.echoed_sampling)
@@ -244,7 +246,9 @@ class StepGeneration:
         ledger = self._services.ledger
         ledger.observe_decode(grant.worker_id, fresh, generation.decode_s)
         base = ledger.decode_base_s(grant.worker_id, fresh)
-        self._clock.add_generation(generation.prefill_s, generation.decode_s, base)
+        again_s = generation.prefill_s * self._share_computed_again(grant, generation)
+        self._clock.add_generation(generation.prefill_s - again_s, generation.decode_s, base)
+        self._clock.parts.migration += again_s
         self._finish = generation.finish_reason
         if generation.finish_reason is not FinishReason.ABORT:
             self._stopping = False  # it was done before the engine heard of the abort
@@ -255,16 +259,14 @@ class StepGeneration:
         self._clock.parts.preemption += max(0.0, spent)
         return None
 
-    def _misfit(self, generation: Generation, fresh: int) -> str | None:
-        """What is wrong with an answer as a whole, of which ``fresh`` tokens were streamed."""
-        if fresh != len(generation.token_ids):
-            return f"streamed {fresh} tokens of {len(generation.token_ids)}"
-        if len(self.token_ids) > self._max_new_tokens:
-            return f"sampled {len(self.token_ids)} tokens where {self._max_new_tokens} were asked for"
-        if fresh == 0 and generation.finish_reason is not FinishReason.ABORT:
-            return "sampled nothing"
-        versions = len(generation.weight_versions)
-        return f"named {versions} weight versions of {fresh} tokens" if versions not in (0, fresh) else None
+    def _share_computed_again(self, grant: Grant, generation: Generation) -> float:
+        """Of what the engine computed of the prompt, the share that the worker before a move had."""
+        previous = self._previous
+        if previous is None or self._segments > 1 or previous.worker_id == grant.worker_id:
+            return 0.0
+        known = previous.prompt_tokens + previous.output_tokens
+        computed = generation.prompt_tokens - generation.cached_tokens
+        return max(0, known - generation.cached_tokens) / computed if computed > 0 else 0.0
 
     def _garbled(self, grant: Grant) -> EngineUnavailable | None:
         """Drop a segment of which something cannot be true."""
@@ -375,15 +377,6 @@ class StepGeneration:
             decode_s=self._decode_s,
             echoed_sampling=self._echo,
         )
-
-
-def _garbage_in(chunk: TokenChunk) -> str | None:
-    """Why these cannot be tokens of a model."""
-    if len(chunk.token_ids) != len(chunk.logprobs):
-        return f"sent {len(chunk.token_ids)} tokens with {len(chunk.logprobs)} logprobs"
-    if min(chunk.token_ids, default=0) < 0 or max(chunk.token_ids, default=0) > MAX_TOKEN_ID:
-        return "sent a token id that no vocabulary has"
-    return None
 
 
 async def _abort(engine: Engine, request_id: str) -> None:

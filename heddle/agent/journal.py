@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from heddle.agent.clock import TimingParts
 from heddle.agent.ports import ToolResult
-from heddle.records import PredictionRecord, StepRecord, ToolCallRecord, Trajectory
+from heddle.records import MoveRecord, PredictionRecord, StepRecord, ToolCallRecord, Trajectory
 from heddle.store.gates import GateViolation
 from heddle.types import Message, TrajectoryId
 
@@ -50,6 +50,7 @@ class ObservedEntry:
     invalid_in_a_row: int
     parts: TimingParts
     wall: float
+    migration: MoveRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)

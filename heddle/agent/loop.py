@@ -29,13 +29,13 @@ from heddle.agent.journal import JournalEntry, TrajectoryJournal
 from heddle.agent.link import Ending
 from heddle.agent.once import CallGuard
 from heddle.agent.order import LoopServices, TrajectoryOrder
-from heddle.agent.ports import Episode, Reward, StepOutcome, Turn
+from heddle.agent.ports import Engine, Episode, Reward, StepOutcome, Turn
 from heddle.agent.room import TokenRoom
 from heddle.agent.sessions import KeptSessions
 from heddle.agent.tokens import TokenBuffer
 from heddle.control.events import ToolsFinished, ToolsStarted, TrajectoryEnding, TrajectoryFinished
 from heddle.errors import ConfigError
-from heddle.records import PredictionRecord, StepRecord
+from heddle.records import MoveRecord, PredictionRecord, StepRecord
 from heddle.types import FinishReason, Message, StopReason, TrajectoryStatus
 
 REWARD_DEADLINE_S = 120.0
@@ -85,6 +85,19 @@ class TrajectoryRun:
     def between(self) -> bool:
         """Whether the last step is generated but not yet observed."""
         return self._pending is not None
+
+    def context_ids(self) -> list[int]:
+        """Everything that it was prompted with, generated and observed."""
+        return self._buffer.context()
+
+    def visit(self, engine: Engine) -> str:
+        """It is about to have a prefix there; returns the name under which the engine may keep it."""
+        self._sessions.note(engine)
+        return self._sessions.session_id
+
+    def note_move(self, step_index: int, move: MoveRecord) -> None:
+        """Remember what became of a move that was tried during the tools of this step."""
+        self._steps[step_index] = replace(self._steps[step_index], migration=move)
 
     def cancel(self, ending: Ending) -> None:
         """End the trajectory for good. Too late (it is being finished already) is a no-op."""
@@ -204,6 +217,7 @@ class TrajectoryRun:
             self._sessions,
             step_index=len(self._steps),
             max_new_tokens=self._room.for_step(len(self._steps)),
+            previous=self._steps[-1] if self._steps else None,
         )
         self._generation = generation
         if self._preempted_early:
@@ -247,7 +261,7 @@ class TrajectoryRun:
         try:
             outcome = await self._environment_step(turn, invoker)
         finally:  # also a step that is cut short in its tools keeps what they did
-            step = replace(step, tool_calls=tuple(invoker.records))
+            step = replace(self._steps[-1], tool_calls=tuple(invoker.records))
             self._steps[-1] = step
             self._services.observer.step_finished(step)
         self._pending = None
@@ -321,6 +335,7 @@ class TrajectoryRun:
             invalid_in_a_row=self._invalid_in_a_row,
             parts=self._clock.parts,
             wall=self._clock.wall,
+            migration=step.migration,
         )
         await self._journal.append(journal.OBSERVATION, entry)
         self._tools.forget()
@@ -364,7 +379,7 @@ class TrajectoryRun:
         self._clock.parts, self._clock.earlier_wall = entry.parts, entry.wall
 
     def _restore_observation(self, entry: journal.ObservedEntry) -> None:
-        step = replace(self._steps[-1], tool_calls=tuple(entry.tool_calls))
+        step = replace(self._steps[-1], tool_calls=tuple(entry.tool_calls), migration=entry.migration)
         self._steps[-1] = step
         self._pending = None
         self._tools.forget()

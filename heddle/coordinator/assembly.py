@@ -28,6 +28,7 @@ from heddle.coordinator.pool import WorkerPool
 from heddle.coordinator.prepare import PromptPreparer
 from heddle.coordinator.runner import BatchRunner
 from heddle.coordinator.service import Coordinator
+from heddle.coordinator.transfers import TransferDesk
 from heddle.engines.supervisor import EngineLauncher
 from heddle.environments.registry import EnvironmentRegistry
 from heddle.errors import HeddleError
@@ -78,7 +79,8 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
             parts.plane, parts.event_log, time.monotonic, on_ignored=parts.metrics.event_ignored
         )
         pool = _pool(parts, control, tasks)
-        control.attach(pool)
+        transfers = TransferDesk(post=control.post, now=time.monotonic, tasks=tasks)
+        control.attach(pool, transfers)
         services = _services(parts, control)
         preparer = PromptPreparer(
             parts.environments, parts.kit.tokenizer, parts.kit.capabilities, services.engine.context_tokens
@@ -109,6 +111,7 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
         finally:
             housekeeping.cancel()
             await runner.close()
+            await transfers.close()
             await pool.close()
 
 

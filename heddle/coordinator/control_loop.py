@@ -25,14 +25,11 @@ from heddle.control.commands import (
     StopWorker,
     Transfer,
 )
-from heddle.control.events import Event, TransferFailed
+from heddle.control.events import Event
 from heddle.control.log import encode_entry
 from heddle.control.plane import ControlPlane
 from heddle.control.state import IgnoreReason
 from heddle.types import TrajectoryId, WorkerId, WorkerSpec
-
-NO_TRANSPORT = "no engine here can hand its KV cache to another"
-"""Reason of every failed transfer while there is no transport."""
 
 
 class WorkerActions(Protocol):
@@ -45,6 +42,14 @@ class WorkerActions(Protocol):
     def engine(self, worker_id: WorkerId) -> tuple[Engine, int]:
         """The engine of a ready worker, and its parallel degree."""
         ...
+
+
+class TransferActions(Protocol):
+    """Those who carry out orders about transfers, and answer each with an event."""
+
+    def start(self, order: Transfer, run: TrajectoryRun, source: Engine, target: Engine) -> None: ...
+
+    def withdraw(self, trajectory_id: TrajectoryId) -> None: ...
 
 
 class DecisionLog(Protocol):
@@ -77,10 +82,12 @@ class ControlLoop:
         self._sequence = 0
         self._mailboxes: dict[TrajectoryId, _Mailbox] = {}
         self._workers: WorkerActions | None = None
+        self._transfers: TransferActions | None = None
 
-    def attach(self, workers: WorkerActions) -> None:
-        """Name who carries out worker orders; once, before the first event."""
+    def attach(self, workers: WorkerActions, transfers: TransferActions) -> None:
+        """Name who carries out orders; once, before the first event."""
         self._workers = workers
+        self._transfers = transfers
 
     def enrol(self, trajectory_id: TrajectoryId, run: TrajectoryRun) -> None:
         """Open a mailbox; before the trajectory's ``BatchSubmitted`` is posted."""
@@ -126,9 +133,9 @@ class ControlLoop:
                 if mailbox is not None:
                     mailbox.run.cancel(Ending(command.stop_reason, command.detail, stage="queue"))
             case Transfer():
-                self._refuse_transfer(command)
+                self._deliver_transfer(command)
             case CancelTransfer():
-                pass  # its refusal is on the way
+                self._transfer_actions.withdraw(command.trajectory_id)
             case StartWorker():
                 self._actions.start(command.spec)
             case StopWorker():
@@ -136,13 +143,11 @@ class ControlLoop:
             case _:
                 assert_never(command)
 
-    def _refuse_transfer(self, command: Transfer) -> None:
-        """No engine of this process can hand over what it has computed: the trajectory stays, and is told so.
-
-        From the loop and not from here, so that the other commands of the same event are delivered first.
-        """
-        failed = TransferFailed(command.trajectory_id, command.source, command.target, NO_TRANSPORT)
-        asyncio.get_running_loop().call_soon(self.post, failed)
+    def _deliver_transfer(self, command: Transfer) -> None:
+        run = self._mailboxes[command.trajectory_id].run  # open: the control plane withdraws ended ones
+        source, _ = self._actions.engine(command.source)
+        target, _ = self._actions.engine(command.target)
+        self._transfer_actions.start(command, run, source, target)
 
     def _deliver_grant(self, command: Generate) -> None:
         mailbox = self._mailboxes.get(command.trajectory_id)
@@ -157,3 +162,8 @@ class ControlLoop:
     def _actions(self) -> WorkerActions:
         assert self._workers is not None, "attach() comes first"
         return self._workers
+
+    @property
+    def _transfer_actions(self) -> TransferActions:
+        assert self._transfers is not None, "attach() comes first"
+        return self._transfers

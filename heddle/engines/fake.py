@@ -81,6 +81,8 @@ class FakeEngine(BasicEngine):
         self.kv_capacity_tokens = kv_capacity_tokens
         self.generations = 0
         """Finished or not, all that were taken up."""
+        self.transfers = 0
+        """Prefixes that it began to hand to others."""
         self._slots = slots
         self._model = model
         self._faults = faults
@@ -137,6 +139,7 @@ class FakeEngine(BasicEngine):
         moved = self._prefixes.known(encoded)
         if not moved:
             raise EngineRejected("nothing of the prefix is here any more")
+        self.transfers += 1
         await asyncio.sleep(self._model.transfer_delay_s)
         for end in (self, target):
             end._raise_if_crashed()

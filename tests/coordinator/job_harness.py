@@ -145,6 +145,7 @@ class Job:
     slots: int = 2
     context_tokens: int = 4096
     token_delay_s: float = 0.0
+    transfer_delay_s: float = 0.0
     faults: Sequence[FakeFaults] = ()
     engine: dict[str, object] = field(default_factory=dict)
     decisions: dict[str, object] = field(default_factory=dict)
@@ -183,6 +184,7 @@ class Job:
             end_of_turn_id=TURN_END,
             token_delay_s=self.token_delay_s,
             context_tokens=self.context_tokens,
+            transfer_delay_s=self.transfer_delay_s,
         )
         return FakeLauncher(model=model, faults=self.faults)
 

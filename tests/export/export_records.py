@@ -7,13 +7,14 @@ from dataclasses import replace
 from heddle.records import (
     Failure,
     FailureKind,
+    MoveRecord,
     PredictionRecord,
     StepRecord,
     Timing,
     ToolCallRecord,
     Trajectory,
 )
-from heddle.types import FinishReason, Message, StopReason, ToolCall, TrajectoryStatus
+from heddle.types import CacheSources, FinishReason, Message, StopReason, ToolCall, TrajectoryStatus
 
 _CALL = ToolCallRecord(
     call_id="call-0",
@@ -25,6 +26,18 @@ _CALL = ToolCallRecord(
     queue_s=0.125,
     cold_start_s=0.25,
     run_s=0.5,
+)
+
+
+_MOVE = MoveRecord(
+    "w0",
+    "w1",
+    "moved",
+    0.25,
+    moved_tokens=4,
+    computed_tokens=2,
+    nbytes=1024,
+    sources=CacheSources(host=1, storage=3),
 )
 
 
@@ -46,6 +59,7 @@ def _step(index: int, prompt: int, cached: int, output: int, calls: tuple[ToolCa
         queue_s=0.0625,
         prefill_s=0.125,
         decode_s=0.25,
+        migration=_MOVE if calls else None,
     )
 
 

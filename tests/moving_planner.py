@@ -1,0 +1,37 @@
+"""A migration planner for tests: every tool call is an occasion to move on to the next worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from heddle.control.ports import MigrationProposal, MoveMeans
+from heddle.migration import MIGRATION_PLANNERS
+from heddle.types import TrajectoryView, WorkerView
+
+
+@dataclass(frozen=True, slots=True)
+class Nomad:
+    """Nobody stays where it is."""
+
+    means: MoveMeans = MoveMeans.TRANSFER
+    name: str = "nomad"
+
+    def propose(
+        self, in_tool: Sequence[TrajectoryView], workers: Sequence[WorkerView], now: float
+    ) -> Iterable[MigrationProposal]:
+        """To the next of the ready workers, in order of their ids."""
+        names = [worker.worker_id for worker in workers]
+        for trajectory in in_tool:
+            home = trajectory.worker_id
+            if home in names and len(names) > 1:
+                target = names[(names.index(home) + 1) % len(names)]
+                yield MigrationProposal(trajectory.trajectory_id, home, target, self.means)
+
+
+def offer_nomad(monkeypatch: pytest.MonkeyPatch, means: MoveMeans = MoveMeans.TRANSFER) -> None:
+    """Make ``decisions.migration = "nomad"`` possible for one test."""
+    monkeypatch.setitem(cast(dict[str, Any], MIGRATION_PLANNERS), "nomad", lambda *_: Nomad(means))
