@@ -112,6 +112,7 @@ async def open_coordinator(
             broadcaster=broadcaster,
             watcher=watcher,
             metrics=metrics,
+            profile=settings.profile,
         )
         yield await stack.enter_async_context(running_coordinator(parts))
 

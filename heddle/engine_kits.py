@@ -86,7 +86,12 @@ async def _launched_kit(config: HeddleConfig) -> EngineKit:
         engine_settings=SGLangSettings(end_ids=tuple(sorted(tokenizer.end_ids))),
     )
     return EngineKit(
-        launcher, tokenizer, _planned_capabilities(template), _model_id(template.model), budget=len(order)
+        launcher,
+        tokenizer,
+        _planned_capabilities(template),
+        _model_id(template.model),
+        budget=len(order),
+        weights_path=template.model,
     )
 
 
@@ -116,6 +121,7 @@ async def _attached_kit(engine: EngineConfig) -> EngineKit:
         replace(capabilities, json_schema=all(found.facts.capabilities.json_schema for found in servers)),
         _model_id(model),
         budget=sum(found.facts.tp_size for found in servers),
+        weights_path=models[0],
         pool="+".join(str(found.facts.tp_size) for found in servers),
     )
 

@@ -92,6 +92,17 @@ class Metrics:
         self._waiting = _Family(gauge("worker_waiting", "Trajectories that queue.", "worker"))
         self._resident = _Family(gauge("worker_resident", "Trajectories at home here.", "worker"))
         self._restarts = _Family(counter("worker_restarts_total", "Restarts after a crash.", "worker"))
+        self._cache_hits = _Family(
+            gauge("worker_cache_hit_ratio", "Share of prompt tokens not computed again, lately.", "worker")
+        )
+        self._step_base = _Family(
+            gauge("worker_step_base_seconds", "A decoding step, apart from its batch.", "worker")
+        )
+        self._step_slope = _Family(
+            gauge("worker_step_seconds_per_generation", "What each running generation adds.", "worker")
+        )
+        self._pace = _Family(gauge("worker_pace_ratio", "Step time over the one expected.", "worker"))
+        self._behind = _Family(gauge("worker_behind", "1 where it is much slower than expected.", "worker"))
         self._makespan = histogram(
             "makespan_seconds", "From a batch's submission to its last trajectory.", buckets=_MAKESPAN_SECONDS
         )
@@ -148,9 +159,24 @@ class Metrics:
         """A worker came back after a crash."""
         self._restarts.of(worker_id).inc()
 
+    def cache_hit_rate(self, worker_id: str, share: float) -> None:
+        """How much of its prompts a worker finds in its cache."""
+        self._cache_hits.of(worker_id).set(share)
+
+    def step_line(self, worker_id: str, base_s: float, per_generation_s: float) -> None:
+        """How long a worker's decoding steps take, by their batch."""
+        self._step_base.of(worker_id).set(base_s)
+        self._step_slope.of(worker_id).set(per_generation_s)
+
+    def pace(self, worker_id: str, ratio: float, *, behind: bool) -> None:
+        """How a worker's step times compare with those expected."""
+        self._pace.of(worker_id).set(ratio)
+        self._behind.of(worker_id).set(behind)
+
     def worker_gone(self, worker_id: str) -> None:
         """A worker was stopped for good: its load is no longer shown, and its label is free again."""
-        for load in (self._running, self._waiting, self._resident):
+        speed = (self._cache_hits, self._step_base, self._step_slope, self._pace, self._behind)
+        for load in (self._running, self._waiting, self._resident, *speed):
             load.drop(worker_id)
 
     def batch_finished(self, makespan_s: float) -> None:

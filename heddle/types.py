@@ -15,6 +15,8 @@ from typing import Literal, NewType, Protocol, TypeAlias
 
 from typing_extensions import TypeAliasType
 
+from heddle.decoding import DecodeMoments
+
 Json = TypeAliasType("Json", "bool | int | float | str | list[Json] | dict[str, Json] | None")
 """Any JSON value; the arguments of a tool call and the task of an environment are made of these.
 
@@ -329,6 +331,10 @@ class EngineLoad:
     waiting: int
     kv_used_tokens: int | None = None
     kv_capacity_tokens: int | None = None
+    cache_hit_rate: float | None = None
+    """Share of the prompt tokens that were not computed again, lately."""
+    decoding: DecodeMoments | None = None
+    """Over all steps since the engine started."""
     extra: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -365,3 +371,11 @@ class CachedPrefix:
     tokens: int
     sources: CacheSources | None = None
     """``None`` where the engine does not tell them apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightCall:
+    """One call by which a trainer hands weights to an engine, in the engine's own words."""
+
+    endpoint: str
+    body: Mapping[str, Json]

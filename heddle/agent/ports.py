@@ -25,6 +25,7 @@ from heddle.types import (
     ToolCall,
     ToolSpec,
     TrajectoryId,
+    WeightCall,
 )
 
 # ------------------------------------------------------------------------------------------- engine
@@ -45,6 +46,8 @@ class EngineCapabilities:
     pause: bool = False
     weight_update: bool = False
     """Can exchange its weights without a restart."""
+    step_times: bool = False
+    """Its load tells how long its decoding steps take."""
     sessions: bool = False
     """Keeps the prefix of a ``session_id`` over that of others while memory is short."""
 
@@ -109,6 +112,10 @@ class Engine(Protocol):
 
     @property
     def capabilities(self) -> EngineCapabilities: ...
+    @property
+    def weight_version(self) -> int:
+        """Of the weights that serve now; 0 are those that it was started with."""
+        ...
 
     async def generate(
         self, request: GenerationRequest, on_tokens: Callable[[TokenChunk], None]
@@ -174,6 +181,21 @@ class Engine(Protocol):
         Prefixes computed by other weights are never used again. Raises ``UnsupportedByEngine`` without
         ``weight_update``, ``EngineRejected`` where the weights do not fit (the old ones go on serving).
         """
+        ...
+
+    async def begin_push(self) -> None:
+        """Get ready to be handed weights by ``push_weights``. Raises ``UnsupportedByEngine``."""
+        ...
+
+    async def push_weights(self, call: WeightCall) -> None:
+        """Pass one call of the trainer on; what serves is undefined until ``end_push``.
+
+        Raises ``EngineRejected`` where the engine refuses it, ``UnsupportedByEngine``.
+        """
+        ...
+
+    async def end_push(self, version: int) -> None:
+        """What was pushed is whole, and is ``version`` from now on. Raises ``UnsupportedByEngine``."""
         ...
 
     async def flush_cache(self) -> None:

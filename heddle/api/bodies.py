@@ -39,15 +39,6 @@ async def read_model(request: web.Request, context: ApiContext, model: type[M]) 
     return await _parse(body, lambda: validate(model, parse_json(body)))
 
 
-async def read_object(request: web.Request, context: ApiContext) -> dict[str, Json]:
-    """Read a JSON object of any content."""
-    body = await _read_json_body(request, context)
-    value = await _parse(body, lambda: parse_json(body))
-    if not isinstance(value, dict):
-        raise InvalidRequest("a JSON object is required", path="body")
-    return value
-
-
 async def expect_no_body(request: web.Request, context: ApiContext) -> None:
     """For calls without arguments: whoever sends some has misunderstood."""
     body = await _read_limited(request, context)

@@ -69,8 +69,6 @@ def _operation(route: Route, schemas: dict[Any, Schema]) -> Schema:
     }
     if route.body is not None:
         operation["requestBody"] = _json_body(schemas[route.body])
-    elif route.any_body:
-        operation["requestBody"] = _json_body({"type": "object"})
     return operation
 
 

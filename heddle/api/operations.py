@@ -8,12 +8,12 @@ from typing import Any
 
 from aiohttp import web
 
-from heddle.api.bodies import expect_no_body, read_id, read_model, read_object
+from heddle.api.bodies import expect_no_body, read_id, read_model
 from heddle.api.context import ApiContext
 from heddle.api.replies import reply_json
 from heddle.api.routing import Answer, Route
-from heddle.api.schemas import WorkerRequest
-from heddle.api.service import WorkerStatus
+from heddle.api.schemas import WeightsRequest, WorkerRequest
+from heddle.api.service import WeightsStatus, WorkerStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +21,6 @@ class DispatchBody:
     """Whether generations may start: ``paused`` or ``running``."""
 
     dispatch: str
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsBody:
-    """The engines took the new weights."""
-
-    status: str
 
 
 class OperationRoutes:
@@ -65,7 +58,8 @@ class OperationRoutes:
             ),
             Route(
                 "POST", "/v1/weights", self.update_weights, "Give the engines new weights.",
-                {200: Answer("Updated.", WeightsBody)}, "dispatch", any_body=True, errors=(409,),
+                {200: Answer("All workers serve them.", WeightsStatus)}, "dispatch",
+                body=WeightsRequest, errors=(409, 502),
             ),
         )  # fmt: skip
 
@@ -89,9 +83,9 @@ class OperationRoutes:
         return await self._switch(request, self._service.resume, "running")
 
     async def update_weights(self, request: web.Request) -> web.StreamResponse:
-        payload = await read_object(request, self._context)
-        await self._context.mutations.run(self._service.update_weights(payload))
-        return await reply_json(request, WeightsBody("updated"), self._timing)
+        order = await read_model(request, self._context, WeightsRequest)
+        status = await self._context.mutations.run(self._service.update_weights(order))
+        return await reply_json(request, status, self._timing)
 
     async def _switch(
         self, request: web.Request, act: Callable[[], Coroutine[Any, Any, None]], state: str

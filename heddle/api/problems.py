@@ -17,7 +17,15 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from heddle.api.fields import FieldError
-from heddle.errors import Conflict, HeddleError, InvalidRequest, NotFound, StoreError, UnsupportedByEngine
+from heddle.errors import (
+    Conflict,
+    EngineError,
+    HeddleError,
+    InvalidRequest,
+    NotFound,
+    StoreError,
+    UnsupportedByEngine,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -104,6 +112,8 @@ def problem_of(exc: Exception, *, request: web.Request) -> Problem:
             return Problem(409, "unsupported_by_engine", str(exc))
         case Conflict():
             return Problem(409, "conflict", str(exc))
+        case EngineError():
+            return Problem(502, "engine_failed", str(exc))
         case web.HTTPMethodNotAllowed():
             allowed = ", ".join(sorted(exc.allowed_methods))
             message = f"{request.method} is not allowed here; allowed: {allowed}"

@@ -20,6 +20,7 @@ ERROR_TEXTS: Mapping[int, str] = {
     415: "The body is not JSON.",
     421: "Not addressed to a loopback host, and no token is configured.",
     500: "Unexpected; `error_id` is the key to the log.",
+    502: "An engine failed; nothing was changed.",
     503: "Not ready, or the store cannot be used.",
 }
 
@@ -50,8 +51,6 @@ class Route:
     tag: str
     query: type[BaseModel] | None = None
     body: type[BaseModel] | None = None
-    any_body: bool = False
-    """Takes a JSON object of any content."""
     errors: tuple[int, ...] = ()
     """Statuses of failure beyond those that reading the request implies."""
     public: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
 from heddle.types import Limits, SamplingParams
 
@@ -94,3 +94,38 @@ class WorkerRequest(_Strict):
 
     tp_degree: int = Field(ge=1, le=1024)
     slots: int | None = Field(default=None, ge=1, le=4096)
+
+
+class WeightCallRequest(_Strict):
+    """One call of a trainer that every engine gets, in SGLang's words."""
+
+    endpoint: Literal[
+        "init_weights_update_group",
+        "update_weights_from_distributed",
+        "update_weights_from_tensor",
+        "update_weights_from_ipc",
+        "destroy_weights_update_group",
+    ]
+    body: dict[str, JsonValue] = Field(default_factory=dict)
+    per_worker: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
+    """What differs, by worker id: set over ``body`` (``rank_offset``, tensors for another degree)."""
+
+
+class WeightsRequest(_Strict):
+    """``POST /v1/weights``: new weights for all workers, or for none."""
+
+    version: int = Field(ge=1, lt=2**31)
+    """Larger than the present one. The same version with the same content again changes nothing."""
+    path: str | None = Field(default=None, min_length=1)
+    """A directory that every engine can read."""
+    calls: list[WeightCallRequest] = Field(default_factory=list, max_length=100_000)
+    """In its place: calls that hand weights over, each made to all workers at once, one after the other."""
+    pause: Literal["retract", "abort", "in_place"] = "retract"
+    """What becomes of running generations: they wait and compute their prefixes anew, they go back to the
+    queue with what they have, or they wait and go on with prefixes of the old weights."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> WeightsRequest:
+        if (self.path is None) is not bool(self.calls):
+            raise ValueError("either path or calls is required, and not both")
+        return self

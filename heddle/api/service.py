@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from heddle.api.schemas import BatchRequest, WorkerRequest
+from heddle.api.schemas import BatchRequest, WeightsRequest, WorkerRequest
 from heddle.types import Json
 
 
@@ -59,6 +59,30 @@ class WorkerStatus:
     url: str | None
     log_path: str | None
     pid: int | None
+    weight_version: int | None = None
+    """Of the weights that it has loaded; null while it does not run."""
+    withheld: str | None = None
+    """Why it serves nothing although it runs."""
+    step_base_s: float | None = None
+    """Seconds of a decoding step apart from its batch; null where its engine does not tell."""
+    step_per_generation_s: float | None = None
+    """Seconds that each running generation adds to a step."""
+    pace_ratio: float | None = None
+    """Its step time over the one expected, lately."""
+    behind: bool = False
+    """It has been much slower than expected for a while."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsStatus:
+    """``POST /v1/weights``."""
+
+    status: str
+    """updated, or unchanged where these weights served already."""
+    version: int
+    """Of the weights that serve now."""
+    workers: Sequence[str]
+    """Those that were given them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +229,11 @@ class RolloutService(Protocol):
 
     async def resume(self) -> None: ...
 
-    async def update_weights(self, payload: Mapping[str, Json]) -> None:
-        """Raises ``UnsupportedByEngine`` where the engines cannot."""
+    async def update_weights(self, request: WeightsRequest) -> WeightsStatus:
+        """Give all workers new weights, or none. Raises ``UnsupportedByEngine`` where the engines cannot.
+
+        ``Conflict`` for a version that is not newer, ``EngineUnavailable`` after a rollback.
+        """
         ...
 
     async def ready(self) -> bool:

@@ -21,7 +21,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, SecretStr, TypeAdapter, ValidationError
 
 from heddle.api.fields import field_errors
-from heddle.api.schemas import BatchRequest, PromptRequest, WorkerRequest
+from heddle.api.schemas import BatchRequest, PromptRequest, WeightsRequest, WorkerRequest
 from heddle.api.service import (
     BatchExplanation,
     BatchPage,
@@ -29,6 +29,7 @@ from heddle.api.service import (
     Explanation,
     QuarantinePage,
     ServerEvent,
+    WeightsStatus,
     WorkerStatus,
 )
 from heddle.client.errors import ServerFailure
@@ -54,6 +55,9 @@ Prompt: TypeAlias = PromptRequest | Mapping[str, object]
 
 T = TypeVar("T")
 
+WEIGHTS_WAIT_S = 1800.0
+"""Longest wait for the answer to new weights: large ones take minutes, and a refusal twice as long."""
+
 
 class _WorkerList(BaseModel):
     model_config = ConfigDict(frozen=True)
@@ -62,6 +66,7 @@ class _WorkerList(BaseModel):
 
 _BATCH = TypeAdapter(BatchStatus)
 _WORKER = TypeAdapter(WorkerStatus)
+_WEIGHTS = TypeAdapter(WeightsStatus)
 _BATCH_PAGE = TypeAdapter(BatchPage)
 _EXPLANATION = TypeAdapter(Explanation)
 _BATCH_EXPLANATION = TypeAdapter(BatchExplanation)
@@ -271,9 +276,19 @@ class Client:
         """Let generations start again."""
         await self._transport.request("POST", "/v1/resume", repeat=True)
 
-    async def update_weights(self, payload: Mapping[str, Json]) -> None:
-        """Give the engines new weights. Raises ``UnsupportedByEngine`` where they cannot take them."""
-        await self._transport.request("POST", "/v1/weights", content=orjson.dumps(dict(payload)))
+    async def update_weights(
+        self, *, version: int, path: str | None = None, calls: Sequence[Mapping[str, Json]] = ()
+    ) -> WeightsStatus:
+        """Give all workers new weights, from a directory or by a trainer's calls; or none, if one refuses.
+
+        Harmless when repeated. Raises ``UnsupportedByEngine``, ``Conflict`` for a version that is not newer.
+        """
+        order = {"version": version, "path": path, "calls": list(calls)}
+        body = WeightsRequest.model_validate(order).model_dump_json().encode()
+        response = await self._transport.request(
+            "POST", "/v1/weights", content=body, wait_s=WEIGHTS_WAIT_S, repeat=True
+        )
+        return _decode(_WEIGHTS, response)
 
     async def close(self) -> None:
         """Release the connections."""

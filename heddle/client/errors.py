@@ -9,6 +9,7 @@ import orjson
 
 from heddle.errors import (
     Conflict,
+    EngineUnavailable,
     HeddleError,
     InvalidRequest,
     NotFound,
@@ -45,6 +46,8 @@ def raise_for(response: httpx.Response) -> NoReturn:
             raise Conflict(message)
         case "unsupported_by_engine":
             raise UnsupportedByEngine(message)
+        case "engine_failed":
+            raise EngineUnavailable(message)
         case "store_unavailable":
             raise StoreError(message)
         case "unauthorized":

@@ -17,6 +17,7 @@ from heddle.api.service import (
     Explanation,
     QuarantinePage,
     ServerEvent,
+    WeightsStatus,
     WorkerStatus,
 )
 from heddle.client.client import DEFAULT_RETRY, PAGE_LIMIT, Client, Prompt
@@ -174,9 +175,11 @@ class SyncClient:
         """See :meth:`heddle.client.Client.resume`."""
         self._loop.run(self._client.resume())
 
-    def update_weights(self, payload: Mapping[str, Json]) -> None:
+    def update_weights(
+        self, *, version: int, path: str | None = None, calls: Sequence[Mapping[str, Json]] = ()
+    ) -> WeightsStatus:
         """See :meth:`heddle.client.Client.update_weights`."""
-        self._loop.run(self._client.update_weights(payload))
+        return self._loop.run(self._client.update_weights(version=version, path=path, calls=calls))
 
     def close(self) -> None:
         """Release the connections and end the thread."""

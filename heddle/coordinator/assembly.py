@@ -28,11 +28,15 @@ from heddle.coordinator.pool import WorkerPool
 from heddle.coordinator.prepare import PromptPreparer
 from heddle.coordinator.runner import BatchRunner
 from heddle.coordinator.service import Coordinator
+from heddle.coordinator.telemetry import Telemetry
 from heddle.coordinator.transfers import TransferDesk
+from heddle.coordinator.weights import WeightKeeper
+from heddle.coordinator.weights_file import WeightsFile
 from heddle.engines.supervisor import EngineLauncher
 from heddle.environments.registry import EnvironmentRegistry
 from heddle.errors import HeddleError
 from heddle.metrics import Metrics
+from heddle.planning.profile import Profile
 from heddle.store.ports import Store
 from heddle.tools.manager import ToolManager
 
@@ -51,6 +55,8 @@ class EngineKit:
     """Names the weights, so that a resumed trajectory never goes on with others."""
     budget: int = field(default_factory=lambda: os.cpu_count() or 1)
     """What the pool is made from: GPUs, or threads of this machine's CPU."""
+    weights_path: str | None = None
+    """Where workers can read again the weights that they start with, if they can exchange them at all."""
     pool: str | None = None
     """The degrees of the workers, where the engine comes with them; else the configuration says."""
 
@@ -69,6 +75,8 @@ class Parts:
     broadcaster: Broadcaster
     watcher: RunWatcher
     metrics: Metrics
+    profile: Profile | None = None
+    """Step times that workers are held to."""
 
 
 @asynccontextmanager
@@ -81,6 +89,14 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
         pool = _pool(parts, control, tasks)
         transfers = TransferDesk(post=control.post, now=time.monotonic, tasks=tasks)
         control.attach(pool, transfers)
+        weights = WeightKeeper(
+            pool,
+            control,
+            parts.broadcaster,
+            WeightsFile(parts.config.data_dir / "weights.json"),
+            base_path=parts.kit.weights_path,
+        )
+        pool.guard(weights)
         services = _services(parts, control)
         preparer = PromptPreparer(
             parts.environments, parts.kit.tokenizer, parts.kit.capabilities, services.engine.context_tokens
@@ -94,7 +110,17 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
             metrics=parts.metrics,
             tasks=tasks,
         )
-        housekeeping = tasks.create_task(keep_house(parts.plane, parts.metrics, time.monotonic))
+        telemetry = Telemetry(
+            pool,
+            parts.metrics,
+            parts.broadcaster,
+            expected=parts.profile,
+            profile_path=parts.config.data_dir / "profile.csv",
+        )
+        chores = [
+            tasks.create_task(keep_house(parts.plane, parts.metrics, time.monotonic)),
+            tasks.create_task(telemetry.run()),
+        ]
         try:
             control.post(PoolRequested(parts.kit.budget))
             await runner.recover()
@@ -106,10 +132,13 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
                 pool=pool,
                 preparer=preparer,
                 broadcaster=parts.broadcaster,
+                weights=weights,
+                telemetry=telemetry,
                 default_slots=parts.config.engine.slots,
             )
         finally:
-            housekeeping.cancel()
+            for chore in chores:
+                chore.cancel()
             await runner.close()
             await transfers.close()
             await pool.close()

@@ -7,11 +7,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from heddle.agent.ports import Engine
 from heddle.control.events import Event, WorkerLost, WorkerReady, WorkerStopped
 from heddle.coordinator.broadcast import Broadcaster
 from heddle.engines.supervisor import EngineLauncher, RunningWorker, SupervisedWorker
+from heddle.errors import EngineError
 from heddle.metrics import Metrics
 from heddle.types import Json, WorkerId, WorkerSpec
 
@@ -25,6 +27,19 @@ class WorkerProcess:
     url: str | None
     pid: int | None
     log_path: Path
+    weight_version: int | None
+    withheld: str | None
+    """Why it serves nothing although it runs."""
+
+
+class Admission(Protocol):
+    """Decides whether a worker that came up may serve."""
+
+    def admits(self, engine: Engine) -> bool: ...
+
+    async def prepare(self, engine: Engine) -> None:
+        """Return when it may. Raises ``EngineError`` where it cannot be made to."""
+        ...
 
 
 @dataclass(slots=True)
@@ -33,6 +48,8 @@ class _Member:
     spec: WorkerSpec
     task: asyncio.Task[None]
     running: RunningWorker | None = None
+    preparing: asyncio.Task[None] | None = None
+    """While it runs and may not serve yet."""
 
 
 class WorkerPool:
@@ -62,6 +79,11 @@ class WorkerPool:
         self._tasks = tasks
         self._rng = rng
         self._members: dict[WorkerId, _Member] = {}
+        self._admission: Admission | None = None
+
+    def guard(self, admission: Admission) -> None:
+        """Name who decides which workers may serve; once, before the first worker."""
+        self._admission = admission
 
     # ---------------------------------------------------------------------------- WorkerActions
 
@@ -99,6 +121,23 @@ class WorkerPool:
         member.running = worker
         if member.worker.restarts:
             self._metrics.worker_restarted(spec.worker_id)
+        if self._admission is None or self._admission.admits(worker.engine):
+            self._admit(spec, worker)
+            return
+        self._publish("worker.withheld", spec.worker_id, weight_version=worker.engine.weight_version)
+        preparation = self._prepare(self._admission, member, worker)
+        member.preparing = self._tasks.create_task(preparation, name=f"weights of {spec.worker_id}")
+
+    async def _prepare(self, admission: Admission, member: _Member, worker: RunningWorker) -> None:
+        try:
+            await admission.prepare(worker.engine)
+        except EngineError as exc:
+            member.worker.request_restart(f"did not take the weights that serve: {exc}")
+        else:
+            self._admit(member.spec, worker)
+        member.preparing = None
+
+    def _admit(self, spec: WorkerSpec, worker: RunningWorker) -> None:
         slots = min(spec.slots, worker.slots or spec.slots)
         capacities = worker.kv_capacity_tokens, worker.prefix_capacity_tokens
         self._post(WorkerReady(spec.worker_id, slots, *capacities))
@@ -106,14 +145,32 @@ class WorkerPool:
 
     def worker_lost(self, worker_id: WorkerId, reason: str, will_restart: bool) -> None:
         self._post(WorkerLost(worker_id, reason, will_restart))
-        self._members[worker_id].running = None
+        member = self._members[worker_id]
+        member.running = None
+        _end_preparation(member)
         self._publish("worker.lost", worker_id, reason=reason, will_restart=will_restart)
 
     def worker_stopped(self, worker_id: WorkerId) -> None:
         self._post(WorkerStopped(worker_id))
-        self._members.pop(worker_id, None)
+        member = self._members.pop(worker_id, None)
+        if member is not None:
+            _end_preparation(member)
         self._metrics.worker_gone(worker_id)
         self._publish("worker.stopped", worker_id)
+
+    # -------------------------------------------------------------------------------- WeightPool
+
+    def engines(self) -> dict[WorkerId, Engine]:
+        members = self._members.items()
+        return {worker_id: m.running.engine for worker_id, m in members if m.running is not None}
+
+    def tp_degree(self, worker_id: WorkerId) -> int:
+        return self._members[worker_id].spec.tp_degree
+
+    def restart(self, worker_id: WorkerId, reason: str) -> None:
+        member = self._members.get(worker_id)
+        if member is not None:
+            member.worker.request_restart(reason)
 
     # ---------------------------------------------------------------------------------- queries
 
@@ -127,14 +184,24 @@ class WorkerPool:
             url=member.running.url if member.running else None,
             pid=member.running.pid if member.running else None,
             log_path=self._log_dir / f"{worker_id}.log",
+            weight_version=member.running.engine.weight_version if member.running else None,
+            withheld="it has not loaded the weights that serve" if member.preparing else None,
         )
 
     async def close(self) -> None:
         """Stop every worker, all at once; each supervisor bounds its own stop."""
-        tasks = [member.task for member in self._members.values()]
+        members = self._members.values()
+        tasks = [member.task for member in members]
+        tasks += [member.preparing for member in members if member.preparing is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _publish(self, name: str, worker_id: WorkerId, **data: Json) -> None:
         self._broadcaster.publish(name, {"worker_id": worker_id, **data})
+
+
+def _end_preparation(member: _Member) -> None:
+    if member.preparing is not None:
+        member.preparing.cancel()
+        member.preparing = None

@@ -9,12 +9,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import orjson
 
 from heddle.agent.order import LoopServices
-from heddle.api.schemas import BatchRequest, WorkerRequest
+from heddle.api.schemas import BatchRequest, WeightsRequest, WorkerRequest
 from heddle.api.service import (
     BatchExplanation,
     BatchPage,
@@ -25,6 +25,7 @@ from heddle.api.service import (
     QuarantinePage,
     ServerEvent,
     TrajectoryPage,
+    WeightsStatus,
     WorkerStatus,
 )
 from heddle.control.events import DispatchPaused, DispatchResumed, WorkerAdded, WorkerDrainRequested
@@ -35,11 +36,12 @@ from heddle.coordinator.explain import batch_explanation, explanation, finished_
 from heddle.coordinator.pool import WorkerPool
 from heddle.coordinator.prepare import PromptPreparer
 from heddle.coordinator.runner import BatchRunner
-from heddle.errors import Conflict, InvalidRequest, NotFound, UnsupportedByEngine
+from heddle.coordinator.telemetry import Telemetry
+from heddle.coordinator.weights import WeightKeeper
+from heddle.errors import Conflict, InvalidRequest, NotFound
 from heddle.store.ports import BatchState, Store, StoredBatch
 from heddle.types import (
     BatchId,
-    Json,
     TrajectoryId,
     TrajectoryPhase,
     WorkerId,
@@ -65,6 +67,8 @@ class Coordinator:
         pool: WorkerPool,
         preparer: PromptPreparer,
         broadcaster: Broadcaster,
+        weights: WeightKeeper,
+        telemetry: Telemetry,
         default_slots: int,
     ) -> None:
         self._services = services
@@ -74,6 +78,8 @@ class Coordinator:
         self._pool = pool
         self._preparer = preparer
         self._broadcaster = broadcaster
+        self._weights = weights
+        self._telemetry = telemetry
         self._default_slots = default_slots
 
     # -------------------------------------------------------------------------------------- batches
@@ -194,11 +200,13 @@ class Coordinator:
         self._broadcaster.publish("dispatch.paused", {})
 
     async def resume(self) -> None:
+        if self._weights.updating:
+            raise Conflict("workers are being given new weights; dispatch resumes after that")
         self._control.post(DispatchResumed())
         self._broadcaster.publish("dispatch.resumed", {})
 
-    async def update_weights(self, payload: Mapping[str, Json]) -> None:
-        raise UnsupportedByEngine("the engines of this pool cannot load new weights while they run")
+    async def update_weights(self, request: WeightsRequest) -> WeightsStatus:
+        return await self._weights.update(request)
 
     async def ready(self) -> bool:
         return any(view.phase is WorkerPhase.READY for view in self._control.plane.worker_views())
@@ -250,6 +258,8 @@ class Coordinator:
 
     def _worker_status(self, view: WorkerView) -> WorkerStatus:
         process = self._pool.process(view.worker_id)
+        pace = self._telemetry.pace(view.worker_id)
+        line = pace.line if pace else None
         return WorkerStatus(
             worker_id=view.worker_id,
             tp_degree=view.tp_degree,
@@ -263,6 +273,12 @@ class Coordinator:
             url=process.url if process else None,
             log_path=str(process.log_path) if process else None,
             pid=process.pid if process else None,
+            weight_version=process.weight_version if process else None,
+            withheld=process.withheld if process else None,
+            step_base_s=line.base_s if line else None,
+            step_per_generation_s=line.per_generation_s if line else None,
+            pace_ratio=pace.ratio if pace else None,
+            behind=pace.behind if pace else False,
         )
 
 

@@ -6,11 +6,16 @@ from collections.abc import Sequence
 
 from heddle.agent.ports import Engine
 from heddle.errors import UnsupportedByEngine
-from heddle.types import PauseMode, PrefixTransfer
+from heddle.types import PauseMode, PrefixTransfer, WeightCall
 
 
 class BasicEngine:
     """Base of engines that can generate, and of whose ``capabilities`` the rest are false."""
+
+    @property
+    def weight_version(self) -> int:
+        """See ``Engine.weight_version``."""
+        return 0
 
     async def transfer(
         self, token_ids: Sequence[int], target: Engine, session_id: str | None = None
@@ -35,6 +40,18 @@ class BasicEngine:
 
     async def update_weights(self, path: str, version: int) -> None:
         """See ``Engine.update_weights``."""
+        raise UnsupportedByEngine("this engine keeps the weights that it was started with")
+
+    async def begin_push(self) -> None:
+        """See ``Engine.begin_push``."""
+        raise UnsupportedByEngine("this engine keeps the weights that it was started with")
+
+    async def push_weights(self, call: WeightCall) -> None:
+        """See ``Engine.push_weights``."""
+        raise UnsupportedByEngine("this engine keeps the weights that it was started with")
+
+    async def end_push(self, version: int) -> None:
+        """See ``Engine.end_push``."""
         raise UnsupportedByEngine("this engine keeps the weights that it was started with")
 
     async def flush_cache(self) -> None:

@@ -135,6 +135,8 @@ class SupervisedWorker:
         self._pacing = pacing
         self._health = health
         self._stop = asyncio.Event()
+        self._renew = asyncio.Event()
+        self._renewal_reason = ""
         self._restarts = 0
         self._failures = 0
         self._log = structlog.get_logger().bind(worker_id=spec.worker_id)
@@ -147,6 +149,11 @@ class SupervisedWorker:
     def request_stop(self) -> None:
         """Make ``run`` stop the worker and return; at any time, any number of times."""
         self._stop.set()
+
+    def request_restart(self, reason: str) -> None:
+        """Make ``run`` end the present life, if there is one, and begin another."""
+        self._renewal_reason = reason
+        self._renew.set()
 
     async def run(self) -> None:
         """Keep the worker alive until a stop is requested or it is given up."""
@@ -204,12 +211,14 @@ class SupervisedWorker:
         """Return when the worker ended, hangs, or is to be stopped."""
         loop = asyncio.get_running_loop()
         ready_at = loop.time()
+        self._renew.clear()
         self._log.info("worker.ready", pid=worker.pid, url=worker.url)
         self._listener.worker_ready(self.spec, worker)
         ended = asyncio.ensure_future(worker.wait())
         hung = asyncio.ensure_future(self._until_unhealthy(worker.engine))
         stop = asyncio.ensure_future(self._stop.wait())
-        watchers = {ended, hung, stop}
+        renew = asyncio.ensure_future(self._renew.wait())
+        watchers = {ended, hung, stop, renew}
         try:
             await asyncio.wait(watchers, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -220,6 +229,8 @@ class SupervisedWorker:
             self._failures = 0
         if not ended.cancelled():
             return ended.result()
+        if not renew.cancelled():
+            return self._renewal_reason
         return "stop requested" if hung.cancelled() else hung.result()
 
     async def _until_unhealthy(self, engine: Engine) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from heddle.api.schemas import BatchRequest, WorkerRequest
+from heddle.api.schemas import BatchRequest, WeightsRequest, WorkerRequest
 from heddle.api.service import (
     BatchExplanation,
     BatchPage,
@@ -25,6 +25,7 @@ from heddle.api.service import (
     ServerEvent,
     TrajectoryPage,
     WaitingGroup,
+    WeightsStatus,
     WorkerStatus,
 )
 from heddle.errors import Conflict, InvalidRequest, NotFound, UnsupportedByEngine
@@ -290,7 +291,7 @@ class ScriptedService:
         self._fail()
         self.paused = False
 
-    async def update_weights(self, payload: Mapping[str, Json]) -> None:
+    async def update_weights(self, request: WeightsRequest) -> WeightsStatus:
         self._fail()
         raise UnsupportedByEngine("the embedded engine cannot change its weights")
 

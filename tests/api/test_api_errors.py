@@ -222,11 +222,11 @@ async def test_what_does_not_exist_is_404(method: str, path: str) -> None:
 async def test_what_the_engine_cannot_do_is_a_409() -> None:
     """New weights on an engine that cannot take them."""
     async with serving(ScriptedService()) as http:
-        response = await http.post("/v1/weights", json={"path": "x"})
+        response = await http.post("/v1/weights", json={"version": 1, "path": "x"})
         listed = await http.post("/v1/weights", json=[1])
 
     assert error_of(response) == (409, "unsupported_by_engine", None)
-    assert error_of(listed) == (400, "invalid_request", "body")
+    assert error_of(listed) == (400, "invalid_value", "body")
 
 
 async def test_arguments_to_a_call_without_arguments_are_refused() -> None:

@@ -180,7 +180,7 @@ async def test_errors_come_back_as_heddle_s_own() -> None:
         with pytest.raises(Conflict):
             await client.submit(PROMPTS[:1], batch_id="taken")
         with pytest.raises(UnsupportedByEngine):
-            await client.update_weights({"path": "x"})
+            await client.update_weights(version=1, path="x")
         service.failure = StoreError("full")
         with pytest.raises(StoreError):
             await client.batches()

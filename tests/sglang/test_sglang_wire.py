@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heddle.agent.ports import GenerationRequest
+from heddle.decoding import DecodeMoments
 from heddle.engines.sglang.loads import engine_load, parse_loads
 from heddle.engines.sglang.priority import LEVELS, WARM_UP_LEVEL, priority_level
 from heddle.engines.sglang.protocol import (
@@ -210,6 +211,17 @@ def test_loads_of_all_ranks_are_one() -> None:
     ]
     load = engine_load(parse_loads(orjson.dumps({"loads": ranks})))
     assert (load.running, load.waiting, load.kv_used_tokens) == (4, 0, None)
-    assert load.extra == {"gen_throughput": 10.0, "cache_hit_rate": 0.5}
+    assert (load.extra, load.cache_hit_rate, load.decoding) == ({"gen_throughput": 10.0}, 0.5, None)
     with pytest.raises(EngineUnavailable):
         parse_loads(b'{"detail": "Not Found"}')
+
+
+def test_moments_of_all_ranks_are_added_in_seconds() -> None:
+    """A rank that has not decoded yet adds nothing; the count of tokens that follows them is not needed."""
+    ranks: list[dict[str, object]] = [
+        {"decode_moments": [2, 6, 3e6, 20, 10e6, 6]},
+        {"decode_moments": None},
+        {"decode_moments": [1, 1, 1e6, 1, 1e6, 1]},
+    ]
+    load = engine_load(parse_loads(orjson.dumps({"loads": ranks})))
+    assert load.decoding == DecodeMoments(3, 7, 4.0, 21, 11.0)

@@ -40,7 +40,15 @@ from heddle.engines.sglang.protocol import cache_key, error_of_abort, generate_b
 from heddle.engines.sglang.stream import TokenAccount, read_events
 from heddle.engines.uninterrupted import uninterrupted
 from heddle.errors import EngineError, EngineRejected, EngineTimeout, EngineUnavailable, UnsupportedByEngine
-from heddle.types import CachedPrefix, EngineLoad, FinishReason, PauseMode, PrefixTransfer, SamplingParams
+from heddle.types import (
+    CachedPrefix,
+    EngineLoad,
+    FinishReason,
+    PauseMode,
+    PrefixTransfer,
+    SamplingParams,
+    WeightCall,
+)
 
 RELEASE_TIMEOUT_S = 15.0
 """Longest wait for a stream's end after its abort was ordered; then its connection is closed."""
@@ -196,6 +204,19 @@ class SGLangEngine:
         old prefixes again: ``flush_cache`` before ``resume``.
         """
         await self._control.update_weights_from_disk(path, version)
+        self.weight_version = version
+
+    async def begin_push(self) -> None:
+        """See ``Engine.begin_push``."""
+        await self._control.begin_weight_update()
+
+    async def push_weights(self, call: WeightCall) -> None:
+        """See ``Engine.push_weights``; the endpoints are SGLang's."""
+        await self._control.weight_call(call.endpoint, call.body)
+
+    async def end_push(self, version: int) -> None:
+        """See ``Engine.end_push``."""
+        await self._control.end_weight_update(version)
         self.weight_version = version
 
     async def flush_cache(self) -> None:

@@ -8,7 +8,7 @@ loopback a new one costs nothing, so none is kept.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
@@ -64,6 +64,15 @@ class SGLangClient:
         if status != HTTPStatus.OK:
             raise _control_error(status, answer)
         return answer
+
+    async def post_if_known(
+        self, path: str, body: Mapping[str, Any], *, timeout_s: float = CONTROL_TIMEOUT_S
+    ) -> bool:
+        """As ``post``, but False where the server has no such path: older ones do without."""
+        status, answer = await self._request("POST", path, orjson.dumps(body), timeout_s)
+        if status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
+            raise _control_error(status, answer)
+        return status == HTTPStatus.OK
 
     @asynccontextmanager
     async def stream(self, path: str, body: dict[str, Any]) -> AsyncIterator[aiohttp.StreamReader]:

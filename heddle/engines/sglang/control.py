@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import TypeAdapter, ValidationError
 
 from heddle.engines.sglang.client import SGLangClient
 from heddle.engines.sglang.loads import PATH as LOADS_PATH
 from heddle.engines.sglang.loads import RankLoad, engine_load, parse_loads
 from heddle.errors import EngineRejected, EngineUnavailable
-from heddle.types import EngineLoad, PauseMode
+from heddle.types import EngineLoad, Json, PauseMode
 
 WEIGHTS_TIMEOUT_S = 600.0
 """Reading a large checkpoint from a shared file system takes minutes."""
@@ -71,6 +73,22 @@ class ServerControl:
             "flush_cache": False,
         }
         await self._client.post("/update_weights_from_disk", body, timeout_s=WEIGHTS_TIMEOUT_S)
+
+    async def begin_weight_update(self) -> None:
+        """Servers that do not know it need no preparation."""
+        await self._client.post_if_known("/begin_weight_update", {}, timeout_s=WEIGHTS_TIMEOUT_S)
+
+    async def weight_call(self, endpoint: str, body: Mapping[str, Json]) -> None:
+        """A trainer's call. The cache is flushed and requests are ended apart from it, or not at all."""
+        apart = {"flush_cache": False, "abort_all_requests": False} if endpoint.startswith("update_") else {}
+        await self._client.post(f"/{endpoint}", {**body, **apart}, timeout_s=WEIGHTS_TIMEOUT_S)
+
+    async def end_weight_update(self, version: int) -> None:
+        """Finish what ``begin_weight_update`` began, and name the weights."""
+        await self._client.post_if_known("/end_weight_update", {}, timeout_s=WEIGHTS_TIMEOUT_S)
+        # The server would end every request by default.
+        named = {"new_version": str(version), "abort_all_requests": False}
+        await self._client.post("/update_weight_version", named)
 
     async def loads(self) -> list[RankLoad]:
         """One entry per data-parallel rank."""

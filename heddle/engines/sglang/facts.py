@@ -58,6 +58,7 @@ class ServerFacts(BaseModel):
             online_slots=True,
             pause=True,
             weight_update=True,
+            step_times=True,
             sessions=self.enable_session_radix_cache,
         )
 

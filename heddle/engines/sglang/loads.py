@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ValidationError
 
+from heddle.decoding import DecodeMoments
 from heddle.errors import EngineUnavailable
 from heddle.types import EngineLoad
 
@@ -48,13 +49,30 @@ def engine_load(ranks: list[RankLoad]) -> EngineLoad:
         waiting=sum(rank.num_waiting_reqs for rank in ranks),
         kv_used_tokens=_total([rank.num_used_tokens for rank in ranks]),
         kv_capacity_tokens=_total([rank.max_total_num_tokens for rank in ranks]),
+        cache_hit_rate=_mean([rank.cache_hit_rate for rank in ranks]),
+        decoding=_decoding([rank.decode_moments for rank in ranks]),
         extra={
             **_known("gen_throughput", [rank.gen_throughput for rank in ranks], share=False),
-            **_known("cache_hit_rate", [rank.cache_hit_rate for rank in ranks], share=True),
             **_known("token_usage", [rank.token_usage for rank in ranks], share=True),
             **_known("utilization", [rank.utilization for rank in ranks], share=True),
         },
     )
+
+
+def _decoding(counts: list[list[float] | None]) -> DecodeMoments | None:
+    """Over the steps of all ranks, in seconds; ``None`` where none tells."""
+    known = [moments for moments in counts if moments is not None and len(moments) >= 5]
+    if not known:
+        return None
+    steps, batch, micros, batch_squared, batch_micros = (
+        sum(column) for column in zip(*(moments[:5] for moments in known), strict=True)
+    )
+    return DecodeMoments(steps, batch, micros / 1e6, batch_squared, batch_micros / 1e6)
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _total(values: list[int | None]) -> int | None:
