@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from heddle.errors import ConfigError
 from heddle.types import WorkerId
@@ -37,7 +38,8 @@ class Cancellation:
     at_s: float
 
 
-Fault = WorkerCrash | WorkerSlowdown | Cancellation
+Fault: TypeAlias = WorkerCrash | WorkerSlowdown | Cancellation
+"""What can be injected."""
 
 
 @dataclass(frozen=True, slots=True)

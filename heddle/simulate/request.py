@@ -33,6 +33,8 @@ class Request:
     """That it shares with its group; 0 where nothing is shared."""
     context_tokens: int
     """What is to be in the cache before the next token is sampled."""
+    left_to_prefill: int
+    """Of its context, what is not in the cache yet."""
     output_tokens: int
     """Still to sample."""
     known_tokens: int
@@ -56,7 +58,6 @@ class Request:
     """Sampled when it was told to stop; ``None`` for one that runs to its end."""
     entry: Entry | None = None
     """Its memory, while it holds any."""
-    left_to_prefill: int = 0
     begun: bool = False
     """Whether its prefill has begun since it was last admitted."""
     decoding: bool = False

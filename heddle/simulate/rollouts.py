@@ -68,11 +68,13 @@ class Rollouts:
         journey.migrations += journey.worker_id not in (None, command.worker_id)
         journey.worker_id = command.worker_id
         journey.granted_at = now
+        context = journey.context_tokens + journey.step_tokens
         journey.request = Request(
             trajectory_id=command.trajectory_id,
             group_id=journey.work.group_id,
             prompt_tokens=journey.shared_prompt_tokens,
-            context_tokens=journey.context_tokens + journey.step_tokens,
+            context_tokens=context,
+            left_to_prefill=context,
             output_tokens=journey.step.output_tokens - journey.step_tokens,
             known_tokens=journey.known_tokens,
             since=now,

@@ -120,6 +120,20 @@ class TestFaults:
         assert outcome.recomputed_tokens > 100
         assert outcome.parts.overhead_s == pytest.approx(0.1)
 
+    def test_what_was_never_computed_is_not_computed_again(self) -> None:
+        long = WorkTrajectory(TrajectoryId("long"), GroupId("g"), (WorkStep(3000, 10),))
+        waits = WorkTrajectory(TrajectoryId("waits"), GroupId("h"), (WorkStep(3000, 10),))
+        crash = WorkerCrash(WorkerId("w0"), at_s=1.0, restart_s=1.0)
+        result = play(
+            make_workload(long, waits),
+            PlaneSettings(slots=2, kv_guard=False),
+            make_hardware(kv_tokens=4000, chunk_tokens=512),
+            SimulationOptions(check_every=1, faults=(crash,)),
+        )
+
+        # After a second one chunk of the first prompt is computed, and the other one waits for memory.
+        assert [outcome.recomputed_tokens for outcome in result.outcomes] == [512, 0]
+
     def test_a_pool_that_is_lost_for_good_ends_its_trajectories(self) -> None:
         faults = tuple(WorkerCrash(WorkerId(f"w{i}"), at_s=1.0 + i, restart_s=None) for i in range(2))
         result = play(busy_workload(), options=SimulationOptions(check_every=1, faults=faults))
