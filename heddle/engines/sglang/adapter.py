@@ -34,9 +34,10 @@ from heddle.agent.ports import (
 )
 from heddle.engines.sglang.client import SGLangClient
 from heddle.engines.sglang.control import ServerControl
-from heddle.engines.sglang.facts import ServerFacts, ask_facts
+from heddle.engines.sglang.facts import ServerFacts, ask_facts, ask_weight_version
+from heddle.engines.sglang.loads import RankLoad
 from heddle.engines.sglang.priority import WARM_UP_LEVEL, priority_level
-from heddle.engines.sglang.protocol import cache_key, error_of_abort, generate_body, version_number
+from heddle.engines.sglang.protocol import cache_key, error_of_abort, generate_body
 from heddle.engines.sglang.stream import TokenAccount, read_events
 from heddle.engines.uninterrupted import uninterrupted
 from heddle.errors import EngineError, EngineRejected, EngineTimeout, EngineUnavailable, UnsupportedByEngine
@@ -95,17 +96,20 @@ class _Flight:
 class SGLangEngine:
     """One server. Made by ``connect``, which learns what the server can do."""
 
-    def __init__(self, client: SGLangClient, facts: ServerFacts, settings: SGLangSettings) -> None:
+    def __init__(
+        self, client: SGLangClient, facts: ServerFacts, weight_version: int, settings: SGLangSettings
+    ) -> None:
         if settings.native_priority and not facts.capabilities.native_priority:
             raise UnsupportedByEngine(f"{client.url} does not preempt by priority")
         self.facts = facts
         self.capabilities: EngineCapabilities = facts.capabilities
-        self.weight_version = version_number(facts.weight_version)
+        self.weight_version = weight_version
         """Of the weights that serve now, as far as the server has said."""
         self._client = client
         self._control = ServerControl(client)
         self._settings = settings
         self._flights: dict[str, _Flight] = {}
+        self._permits = asyncio.Semaphore(settings.max_in_flight)
         self._going = asyncio.Event()
         self._going.set()
         """Not set while this engine pauses the server."""
@@ -116,7 +120,7 @@ class SGLangEngine:
         """Ask a server what it can do. Raises ``EngineUnavailable``, ``UnsupportedByEngine``."""
         client = SGLangClient(url, streams=settings.max_in_flight, api_key=settings.api_key)
         try:
-            return cls(client, await ask_facts(client), settings)
+            return cls(client, await ask_facts(client), await ask_weight_version(client), settings)
         except BaseException:
             await uninterrupted(client.close())
             raise
@@ -223,8 +227,12 @@ class SGLangEngine:
         """See ``Engine.flush_cache``; what other servers share of it stays in their store."""
         await self._control.flush_cache()
 
+    async def loads(self) -> list[RankLoad]:
+        """What each data-parallel rank is doing, and the moments of its decoding steps."""
+        return await self._control.loads()
+
     async def load(self) -> EngineLoad:
-        """From ``/v1/loads``."""
+        """All ranks as one."""
         return await self._control.load()
 
     async def health(self) -> None:
@@ -294,8 +302,14 @@ class SGLangEngine:
     async def _exchange(
         self, flight: _Flight, on_tokens: Callable[[TokenChunk], None], level: int | None
     ) -> None:
-        await self._going.wait()
-        flight.sent = True
+        async with self._permits:
+            await self._going.wait()
+            flight.sent = True
+            await self._stream(flight, on_tokens, level)
+
+    async def _stream(
+        self, flight: _Flight, on_tokens: Callable[[TokenChunk], None], level: int | None
+    ) -> None:
         request = flight.request
         body = generate_body(
             request,

@@ -6,10 +6,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from heddle.agent.ports import EngineCapabilities
 from heddle.engines.sglang.client import SGLangClient
+from heddle.engines.sglang.protocol import version_number
 from heddle.errors import EngineUnavailable
 
-_PATHS = ("/server_info", "/get_server_info")
-"""Now, and in older servers."""
+
+class _ModelInfo(BaseModel):
+    weight_version: str | None = None
 
 
 class InternalState(BaseModel):
@@ -31,7 +33,6 @@ class ServerFacts(BaseModel):
     tp_size: int = 1
     dp_size: int = 1
     page_size: int | None = None
-    weight_version: str | None = None
     max_running_requests: int | None = None
     max_total_num_tokens: int | None = None
     enable_priority_scheduling: bool = False
@@ -72,8 +73,20 @@ class ServerFacts(BaseModel):
 
 async def ask_facts(client: SGLangClient) -> ServerFacts:
     """Raises ``EngineUnavailable`` where nobody answers, or what answers is no SGLang server."""
-    body = await client.get(*_PATHS)
+    body = await client.get("/server_info", "/get_server_info")
     try:
         return ServerFacts.model_validate_json(body)
     except ValidationError as exc:
         raise EngineUnavailable(f"the engine described itself as {body[:80]!r}") from exc
+
+
+async def ask_weight_version(client: SGLangClient) -> int:
+    """Of the weights that serve now; the server's arguments name those that it was started with.
+
+    Raises ``EngineUnavailable``, also where the version is no number.
+    """
+    body = await client.get("/model_info", "/get_model_info")
+    try:
+        return version_number(_ModelInfo.model_validate_json(body).weight_version)
+    except ValidationError as exc:
+        raise EngineUnavailable(f"the engine described its model as {body[:80]!r}") from exc

@@ -25,6 +25,8 @@ class RankLoad(BaseModel):
     """Tokens per second, lately."""
     cache_hit_rate: float | None = None
     utilization: float | None = None
+    total_prefill_uncached_tokens: int = 0
+    """Computed in prompts, what preemptions cost included."""
     decode_moments: list[float] | None = None
     """Over all decoding steps, of batch size b and duration t in microseconds: n, sum b, sum t, sum b*b,
     sum b*t, sum of generated tokens. ``None`` before the first."""
