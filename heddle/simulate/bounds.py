@@ -30,6 +30,12 @@ most ``B`` times the sum of ``pi_d`` over all workers. With ``pi_d = d`` that ho
 budget of ``B`` times its GPUs. Where prompts share iterations with decoding (``PrefillMode.MIXED``) they may
 cost nothing besides it: there the inequality holds for prompts alone and for decoding alone.
 
+*Memory.* Running generations hold their contexts in the KV capacity ``K_d`` of their worker; of a prompt that
+a group shares, each only what follows it. Two or more hold at most ``K_d`` together, and one by itself may
+hold more (it is let through). So a step may as well charge each member its length times ``min(c_k, K_d) /
+K_d``, and the sum of these over all tokens is at most the same worth. With mixed iterations memory may be
+exceeded for a while, and nothing is claimed.
+
 As ``B`` grows, ``s`` grows and ``h`` does not: once the inequalities hold they go on to hold, and bisection
 finds where they begin.
 
@@ -41,6 +47,8 @@ takes more chunks than that).
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -80,6 +88,8 @@ class _Demand:
     """``C``."""
     prompt_tokens: float
     """Computed at least once, over all trajectories, resumptions included."""
+    held_tokens: float
+    """Contexts without shared prompts, none counted beyond the smallest memory, over all decoding steps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +102,21 @@ class _Kind:
     beta_s: float
     weights_s: float
     prefill_tokens_per_s: float
+    kv_capacity_tokens: float
+    """Infinite where there is no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """The best that any worker does, and how often a step may be interrupted."""
+
+    weights_s: float
+    prefill_s: float
+    """Of one token."""
+    memory: float
+    """The smallest."""
+    preemptions: int
+    retracts: bool
 
 
 def pool_bound(
@@ -158,7 +183,8 @@ def _kind(hardware: Hardware, degree: int, slots: int, *, flat: bool) -> _Kind:
         slopes = np.diff(table, axis=1)[:, positive[0] :] / widths
         beta = max(0.0, float((slopes / batches[:, None]).min()) * (1 - ROUNDING))
     floors = (table[:, :-1] - beta * batches[:, None] * np.array(knots)).min(axis=1)
-    return _Kind(degree, floors, beta, curves.weights_s, times.prefill_tokens_per_s)
+    memory = math.inf if times.kv_capacity_tokens is None else float(times.kv_capacity_tokens)
+    return _Kind(degree, floors, beta, curves.weights_s, times.prefill_tokens_per_s, memory)
 
 
 def _throughput(kind: _Kind) -> float:
@@ -182,14 +208,18 @@ def _bound(
     beta_charge = min(prices[kind.tp_degree] * kind.beta_s for kind in kinds)
     prompts = demand.prompt_tokens * min(prices[k.tp_degree] / k.prefill_tokens_per_s for k in kinds)
     decoding = beta_charge * float(demand.contexts.sum())
+    held = 0.0
+    if hardware.rules.prefill is PrefillMode.EXCLUSIVE:
+        held_s = min(prices[k.tp_degree] * float(k.floors_s[0]) / k.kv_capacity_tokens for k in kinds)
+        held = demand.held_tokens * held_s
     paces, charges = _envelope(kinds, prices)
     own = demand.lead_s + beta_time * demand.contexts
     counted = demand.steps > 0
 
     def together(decoding_charges: float) -> float:
-        """With the prompts, which may hide in mixed iterations."""
+        """By slots or by memory, with the prompts, which may hide in mixed iterations."""
         if hardware.rules.prefill is PrefillMode.EXCLUSIVE:
-            return decoding_charges + prompts
+            return max(decoding_charges, held) + prompts
         return max(decoding_charges, prompts)
 
     def covers(seconds: float) -> bool:
@@ -240,36 +270,59 @@ def _is_above(left: tuple[float, float], middle: tuple[float, float], right: tup
 
 
 def _demand(workload: Workload, hardware: Hardware, kinds: Sequence[_Kind], preemptions: int) -> _Demand:
-    weights_s = min(kind.weights_s for kind in kinds)
-    prefill_s = 1.0 / max(kind.prefill_tokens_per_s for kind in kinds)
-    retracts = _may_retract(workload, hardware, kinds)
-    origin = min(t.arrival_s for t in workload.trajectories)
+    best = _Best(
+        weights_s=min(kind.weights_s for kind in kinds),
+        prefill_s=1.0 / max(kind.prefill_tokens_per_s for kind in kinds),
+        memory=min(kind.kv_capacity_tokens for kind in kinds),
+        preemptions=preemptions,
+        retracts=_may_retract(workload, hardware, kinds),
+    )
+    shares = hardware.rules.share_prompts
     prompts = _group_prompts(workload)
-    shared = hardware.rules.share_prompts
-    computed = float(sum(tokens for tokens, _ in prompts.values())) if shared else 0.0
-    rows = []
+    sizes = Counter(trajectory.group_id for trajectory in workload.trajectories)
+    common = {group: tokens for group, (tokens, _) in prompts.items() if shares and sizes[group] > 1}
+    origin = min(trajectory.arrival_s for trajectory in workload.trajectories)
+    needs = []
     for trajectory in workload.trajectories:
-        first = trajectory.steps[0].prompt_tokens
-        begin = prompts[trajectory.group_id][1] if shared else trajectory.arrival_s
-        lead = max(trajectory.arrival_s + weights_s, begin + first * prefill_s) - origin
-        steps = contexts = context = 0
-        for index, step in enumerate(trajectory.steps):
-            context += step.prompt_tokens
-            if index:
-                lead += max(weights_s, step.prompt_tokens * prefill_s)
-            if index or not shared:
-                computed += step.prompt_tokens
-            left = step.output_tokens - 1
-            resumed = min(left, preemptions + (step.output_tokens // RETRACT_STEPS if retracts else 0))
-            lead += resumed * weights_s + (step.tool_seconds or 0.0)
-            left -= resumed
-            computed += resumed
-            steps += left
-            contexts += left * (context + 1) + left * (left - 1) // 2
-            context += step.output_tokens
-        rows.append((lead, float(steps), float(contexts)))
-    leads, decoding, contexts_ = np.array(rows).T
-    return _Demand(leads, decoding, contexts_, computed)
+        arrival_s = trajectory.arrival_s - origin
+        begin_s = prompts[trajectory.group_id][1] - origin if trajectory.group_id in common else arrival_s
+        needs.append(_needs(trajectory, arrival_s, begin_s, common.get(trajectory.group_id, 0), best))
+    leads, steps, contexts, computed, held = np.array(needs).T
+    return _Demand(leads, steps, contexts, float(computed.sum()) + sum(common.values()), float(held.sum()))
+
+
+def _needs(
+    trajectory: WorkTrajectory, arrival_s: float, begin_s: float, common_tokens: int, best: _Best
+) -> tuple[float, float, float, float, float]:
+    """Lead, decoding steps, their contexts, tokens computed for it alone, contexts held by it alone.
+
+    Of its first prompt ``common_tokens`` are its group's, and may be computed from ``begin_s`` on.
+    """
+    first = trajectory.steps[0].prompt_tokens
+    lead = max(arrival_s + best.weights_s, begin_s + first * best.prefill_s)
+    lead -= max(best.weights_s, first * best.prefill_s)
+    computed, steps, contexts, context, held = -float(common_tokens), 0, 0, 0, 0.0
+    for step in trajectory.steps:
+        context += step.prompt_tokens
+        left = step.output_tokens - 1
+        retracted = step.output_tokens // RETRACT_STEPS if best.retracts else 0
+        resumed = min(left, best.preemptions + retracted)
+        left -= resumed
+        computed += step.prompt_tokens + resumed
+        lead += max(best.weights_s, step.prompt_tokens * best.prefill_s)
+        lead += resumed * best.weights_s + (step.tool_seconds or 0.0)
+        steps += left
+        contexts += left * (context + 1) + left * (left - 1) // 2
+        held += _held(context - common_tokens, left, best.memory)
+        context += step.output_tokens
+    return lead, float(steps), float(contexts), computed, held
+
+
+def _held(first: int, steps: int, memory: float) -> float:
+    """Sum of ``steps`` contexts that grow by one from ``first``, none counted beyond ``memory``."""
+    within = int(min(max(0.0, memory - first), steps)) if math.isfinite(memory) else steps
+    inside = within * first + within * (within - 1) / 2
+    return inside + (steps - within) * memory if within < steps else inside
 
 
 def _group_prompts(workload: Workload) -> Mapping[GroupId, tuple[int, float]]:

@@ -132,6 +132,15 @@ def test_a_full_worker_meets_the_bound_of_its_work() -> None:
     assert bound.longest_s < 0.5 * bound.work_s
 
 
+def test_memory_limits_how_many_share_a_worker() -> None:
+    """Contexts of 500 to 900 tokens in a memory of 2,000: two or three at once, however many slots."""
+    members = [make_trajectory(f"t{index}", [400], prompt=500) for index in range(40)]
+    makespan_s, bound = alone(make_hardware(kv_tokens=2000), *members, slots=20)
+    _, without = alone(make_hardware(), *members, slots=20)
+    assert 0.6 * makespan_s < bound.work_s <= bound.seconds <= makespan_s
+    assert without.work_s < 0.7 * bound.work_s
+
+
 def test_who_is_in_a_hurry_cannot_share_its_worker() -> None:
     """One long and many short: both bounds alone are far from what both together demand."""
     long = make_trajectory("long", [2000], prompt=1)
