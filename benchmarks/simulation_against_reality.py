@@ -193,6 +193,7 @@ def play(
             chunk_tokens=CHUNK_TOKENS,
             prefill_request_s=calibration.prefill_request_s,
             abort_s=calibration.abort_s,
+            share_running=False,
         ),
     )
     return simulate(

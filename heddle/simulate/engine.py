@@ -61,7 +61,7 @@ class SimulatedEngine:
         self._rules = rules
         self._mixed = rules.prefill is PrefillMode.MIXED
         self._ended = ended
-        self.cache = PrefixCache(speed.prefix_capacity_tokens)
+        self.cache = self._empty_cache()
         self._coming: dict[Request, None] = {}
         self._arrived: deque[Request] = deque()
         self._prefilling: deque[Request] = deque()
@@ -113,7 +113,7 @@ class SimulatedEngine:
             self._keep(request)
             request.entry = None
             request.enter(Stage.OVER, self._agenda.now)
-        self.cache = PrefixCache(self._speed.prefix_capacity_tokens)
+        self.cache = self._empty_cache()
         self._batch.clear()
         for held in (self._coming, self._arrived, self._prefilling, self._stops, self._chunk):
             held.clear()
@@ -126,6 +126,9 @@ class SimulatedEngine:
     def busy_s(self) -> float:
         """Time with at least one request, so far."""
         return self._busy_s + (0.0 if self._busy_since is None else self._agenda.now - self._busy_since)
+
+    def _empty_cache(self) -> PrefixCache:
+        return PrefixCache(self._speed.prefix_capacity_tokens, share_running=self._rules.share_running)
 
     # ----------------------------------------------------------------------------------- the loop
 

@@ -45,6 +45,8 @@ class EngineRules:
     """From the order to interrupt until the engine looks for it between two of its iterations."""
     share_prompts: bool = True
     """Whether the members of a group find each other's prompt in the cache."""
+    share_running: bool = True
+    """Whether also where all members that have it are running: a tree of prefixes can, slots cannot."""
 
     def __post_init__(self) -> None:
         if self.chunk_tokens < 1:

@@ -32,8 +32,10 @@ class Entry:
 class PrefixCache:
     """Owned by one simulated worker. Never more than ``capacity_tokens`` unless all of that is pinned."""
 
-    def __init__(self, capacity_tokens: int | None) -> None:
+    def __init__(self, capacity_tokens: int | None, *, share_running: bool = True) -> None:
+        """``share_running``: whether a prompt can be used that only running generations hold."""
         self._capacity = capacity_tokens
+        self._share_running = share_running
         self._entries: dict[TrajectoryId, Entry] = {}
         self._prompts: dict[GroupId, Entry] = {}
         self._idle: OrderedDict[Entry, None] = OrderedDict()
@@ -48,12 +50,14 @@ class PrefixCache:
         if entry is not None:
             return entry.tokens + (0 if entry.prompt is None else entry.prompt.tokens)
         prompt = self._prompts.get(group_id) if prompt_tokens else None
-        return 0 if prompt is None else prompt.tokens
+        return 0 if prompt is None or not self._can_share(prompt) else prompt.tokens
 
     def needed_tokens(self, trajectory_id: TrajectoryId, group_id: GroupId, context_tokens: int) -> int:
         """By how much pinning this context would raise ``pinned_tokens``."""
         entry = self._entries.get(trajectory_id)
         prompt = self._prompts.get(group_id) if entry is None else entry.prompt
+        if entry is None and prompt is not None and not self._can_share(prompt):
+            prompt = None
         shared = prompt.tokens if prompt is not None and prompt.pins else 0
         return max(0, context_tokens - shared)
 
@@ -130,9 +134,10 @@ class PrefixCache:
                 self._remove(entry)
 
     def _insert(self, trajectory_id: TrajectoryId, group_id: GroupId, prompt_tokens: int) -> Entry:
-        prompt = None
-        if prompt_tokens:
-            prompt = self._prompts.get(group_id)
+        prompt = self._prompts.get(group_id)
+        if prompt is not None and not self._can_share(prompt):
+            prompt = None  # it computes one of its own, within its entry
+        elif prompt_tokens:
             if prompt is None:
                 prompt = self._prompts[group_id] = Entry(None, group_id, prompt_tokens)
                 self.used_tokens += prompt_tokens
@@ -142,6 +147,10 @@ class PrefixCache:
             self._idle.pop(prompt, None)
         entry = self._entries[trajectory_id] = Entry(trajectory_id, group_id, 0, prompt)
         return entry
+
+    def _can_share(self, prompt: Entry) -> bool:
+        """Whether another member may use it: always, or while some follower of it does not run."""
+        return self._share_running or not prompt.pins or prompt.children > prompt.pins
 
     def _resize(self, entry: Entry, context_tokens: int) -> None:
         shared = 0 if entry.prompt is None else entry.prompt.tokens

@@ -31,6 +31,7 @@ def make_hardware(
     request_s: float = 0.0,
     prefill_request_s: float = 0.0,
     share_prompts: bool = True,
+    share_running: bool = True,
 ) -> Hardware:
     """Workers whose times are linear in batch and context."""
     return Hardware(
@@ -55,6 +56,7 @@ def make_hardware(
             request_s=request_s,
             prefill_request_s=prefill_request_s,
             share_prompts=share_prompts,
+            share_running=share_running,
         ),
         link=TransferLink(bytes_per_s=1e6, latency_s=0.0, kv_bytes_per_token=1000),
     )

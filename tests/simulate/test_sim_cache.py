@@ -18,9 +18,11 @@ NAMES = [(TrajectoryId(f"{group}-t{i}"), group) for group in PROMPTS for i in ra
 class CacheMachine(RuleBasedStateMachine):
     """Generations begin, grow and end; copies come; things are pinned for transfers."""
 
+    share_running = True
+
     def __init__(self) -> None:
         super().__init__()
-        self.cache = PrefixCache(CAPACITY)
+        self.cache = PrefixCache(CAPACITY, share_running=self.share_running)
         self.running: dict[TrajectoryId, tuple[GroupId, Entry, int, int]] = {}
         """Group, entry, context at its begin, and tokens grown since."""
 
@@ -80,9 +82,13 @@ class CacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def pinned_is_what_runs(self) -> None:
-        prompts = sum(PROMPTS[group] for group in {group for group, *_ in self.running.values()})
-        own = sum(context - PROMPTS[group] + grown for group, _, context, grown in self.running.values())
-        assert self.cache.pinned_tokens == prompts + own
+        running = self.running.values()
+        prompts = {id(entry.prompt): entry.prompt.tokens for _, entry, *_ in running if entry.prompt}
+        own = sum(
+            context - (entry.prompt.tokens if entry.prompt else 0) + grown
+            for _, entry, context, grown in running
+        )
+        assert self.cache.pinned_tokens == sum(prompts.values()) + own
 
     @invariant()
     def used_is_what_is_there(self) -> None:
@@ -92,10 +98,18 @@ class CacheMachine(RuleBasedStateMachine):
         for group, tokens in PROMPTS.items():
             stranger = TrajectoryId("nobody")
             found = self.cache.cached_tokens(stranger, group, tokens)
-            if not any(entry.prompt and entry.group_id == group for entry in entries):
+            if not any(entry.prompt and entry.group_id == group for entry in entries):  # nobody follows it
                 known[hash(group)] = found
         assert self.cache.used_tokens == sum(entry.tokens for entry in entries) + sum(known.values()) + grown
 
 
+class SlotCacheMachine(CacheMachine):
+    """Prompts of running generations are not shared."""
+
+    share_running = False
+
+
 TestCache = CacheMachine.TestCase
 TestCache.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSlotCache = SlotCacheMachine.TestCase
+TestSlotCache.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -185,6 +185,13 @@ class TestMemory:
         assert sum(o.computed_tokens for o in apart.outcomes) == 4000
         assert all(o.recomputed_tokens == 0 for o in shared.outcomes)
 
+    def test_slots_share_what_does_not_run(self) -> None:
+        group = [make_trajectory(f"t{i}", [50], prompt=1000, group="g") for i in range(3)]
+        hardware = make_hardware(share_running=False)
+        result = play(group, hardware, settings=PlaneSettings(slots=2))
+
+        assert [o.computed_tokens for o in result.outcomes] == [1000, 1000, 1]
+
     def test_an_evicted_context_is_computed_again(self) -> None:
         work = [
             make_trajectory("a", [10, 10], prompt=600, tool_s=20.0),
