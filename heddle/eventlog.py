@@ -7,7 +7,10 @@ appended to. The format is :mod:`heddle.control.log`.
 
 from __future__ import annotations
 
+import errno
+import math
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +23,9 @@ from heddle.errors import StoreError
 
 FLUSH_INTERVAL_S = 0.2
 """Longest time for which a line stays in this process only: what a crash may lose of the log."""
+
+FULL_DISK_PATIENCE_S = 60.0
+"""For how long lines are kept in memory while the disk is full, before appending fails."""
 
 CLOSE_DEADLINE_S = 30.0
 """A disk that takes longer than this for the last lines is given up."""
@@ -38,6 +44,9 @@ class EventLogWriter:
             raise StoreError(f"cannot create event log {path}: {exc}") from exc
         self.path = path
         self._lines: deque[bytes] = deque()
+        self._unwritten = memoryview(b"")
+        """What did not fit on a full disk."""
+        self._give_up_at = math.inf
         self._failure: OSError | None = None
         self._closing = threading.Event()
         self._writing = threading.Lock()
@@ -92,15 +101,26 @@ class EventLogWriter:
 
     def _write_out(self) -> None:
         with self._writing:
-            lines = [self._lines.popleft() for _ in range(len(self._lines))]
-            if not lines or self._failure is not None:
+            if self._failure is not None:
                 return
-            data = memoryview(b"\n".join(lines) + b"\n")
             try:
-                while data:
-                    data = data[self._file.write(data) :]
+                if self._unwritten or self._lines:
+                    self._write_lines()
+                self._give_up_at = math.inf
             except OSError as exc:
-                self._failure = exc
+                if exc.errno != errno.ENOSPC or self._room_is_late():
+                    self._failure = exc
+
+    def _write_lines(self) -> None:
+        lines = [self._lines.popleft() + b"\n" for _ in range(len(self._lines))]
+        self._unwritten = memoryview(b"".join([self._unwritten, *lines]))
+        while self._unwritten:
+            self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+
+    def _room_is_late(self) -> bool:
+        now = time.monotonic()
+        self._give_up_at = min(self._give_up_at, now + FULL_DISK_PATIENCE_S)
+        return now >= self._give_up_at or self._closing.is_set()
 
 
 @dataclass(frozen=True, slots=True)

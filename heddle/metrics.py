@@ -103,6 +103,13 @@ class Metrics:
         )
         self._pace = _Family(gauge("worker_pace_ratio", "Step time over the one expected.", "worker"))
         self._behind = _Family(gauge("worker_behind", "1 where it is much slower than expected.", "worker"))
+        self._failures = _Family(counter("generation_failures_total", "Generations that failed.", "reason"))
+        self._circuits = _Family(
+            counter("circuit_breaks_total", "Workers replaced because generations failed in a row.", "worker")
+        )
+        self._store_refused = _Family(counter("store_refused_total", "Writes that were refused.", "reason"))
+        self._full_disks = counter("store_full_disks_total", "Times that the store found its disk full.")
+        self._store_waiting = gauge("store_waiting", "Writes that wait for their commit.")
         self._makespan = histogram(
             "makespan_seconds", "From a batch's submission to its last trajectory.", buckets=_MAKESPAN_SECONDS
         )
@@ -172,6 +179,21 @@ class Metrics:
         """How a worker's step times compare with those expected."""
         self._pace.of(worker_id).set(ratio)
         self._behind.of(worker_id).set(behind)
+
+    def generation_failed(self, reason: str) -> None:
+        """A generation failed, and its step goes on elsewhere or later."""
+        self._failures.of(reason).inc()
+
+    def circuit_opened(self, worker_id: str) -> None:
+        """A worker is replaced because it does nothing but fail."""
+        self._circuits.of(worker_id).inc()
+
+    def store_worked(self, *, late: int, conflicting: int, full_disks: int, waiting: int) -> None:
+        """What the store refused, how often its disk was full (since the last call), and what waits now."""
+        self._store_refused.of("late").inc(late)
+        self._store_refused.of("conflicting").inc(conflicting)
+        self._full_disks.inc(full_disks)
+        self._store_waiting.set(waiting)
 
     def worker_gone(self, worker_id: str) -> None:
         """A worker was stopped for good: its load is no longer shown, and its label is free again."""

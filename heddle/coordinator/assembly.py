@@ -118,7 +118,7 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
             profile_path=parts.config.data_dir / "profile.csv",
         )
         chores = [
-            tasks.create_task(keep_house(parts.plane, parts.metrics, time.monotonic)),
+            tasks.create_task(keep_house(parts.plane, parts.store, parts.metrics, time.monotonic)),
             tasks.create_task(telemetry.run()),
         ]
         try:

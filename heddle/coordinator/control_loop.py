@@ -43,6 +43,10 @@ class WorkerActions(Protocol):
         """The engine of a ready worker, and its parallel degree."""
         ...
 
+    def observe(self, event: Event) -> None:
+        """Something happened, which may tell of a worker's health."""
+        ...
+
 
 class TransferActions(Protocol):
     """Those who carry out orders about transfers, and answer each with an event."""
@@ -107,6 +111,7 @@ class ControlLoop:
             self._on_ignored(ignored)
         for command in commands:
             self._deliver(command)
+        self._actions.observe(event)
 
     async def granted(self, trajectory_id: TrajectoryId) -> Grant:
         mailbox = self._mailboxes[trajectory_id]

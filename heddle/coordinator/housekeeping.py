@@ -9,6 +9,7 @@ import structlog
 
 from heddle.control.plane import ControlPlane
 from heddle.metrics import Metrics
+from heddle.store.ports import Store, StoreStats
 
 log = structlog.get_logger(__name__)
 
@@ -22,9 +23,10 @@ MOST_CHECKED = 5_000
 """With more open trajectories a check would hold up the loop for tens of milliseconds; replay checks them."""
 
 
-async def keep_house(plane: ControlPlane, metrics: Metrics, now: Callable[[], float]) -> None:
+async def keep_house(plane: ControlPlane, store: Store, metrics: Metrics, now: Callable[[], float]) -> None:
     """Runs until cancelled. Raises ``InvariantViolation``: a wrong state must not go on deciding."""
     tick = 0
+    counted = StoreStats()
     while True:
         due = now() + TICK_S
         await asyncio.sleep(TICK_S)
@@ -33,6 +35,14 @@ async def keep_house(plane: ControlPlane, metrics: Metrics, now: Callable[[], fl
             metrics.worker_load(
                 view.worker_id, running=view.running, waiting=view.waiting, resident=view.resident
             )
+        stats = store.stats
+        metrics.store_worked(
+            late=stats.late - counted.late,
+            conflicting=stats.conflicting - counted.conflicting,
+            full_disks=stats.full_disks - counted.full_disks,
+            waiting=stats.waiting,
+        )
+        counted = stats
         tick += 1
         if tick % TICKS_PER_CHECK == 0 and len(plane.state.trajectories) <= MOST_CHECKED:
             plane.state.check_invariants()

@@ -10,12 +10,20 @@ from pathlib import Path
 from typing import Protocol
 
 from heddle.agent.ports import Engine
-from heddle.control.events import Event, WorkerLost, WorkerReady, WorkerStopped
+from heddle.control.events import (
+    Event,
+    GenerationInterrupted,
+    StepGenerated,
+    WorkerLost,
+    WorkerReady,
+    WorkerStopped,
+)
 from heddle.coordinator.broadcast import Broadcaster
+from heddle.engines.breaker import CircuitBreaker
 from heddle.engines.supervisor import EngineLauncher, RunningWorker, SupervisedWorker
 from heddle.errors import EngineError
 from heddle.metrics import Metrics
-from heddle.types import Json, WorkerId, WorkerSpec
+from heddle.types import InterruptReason, Json, WorkerId, WorkerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,7 @@ class WorkerPool:
         self._metrics = metrics
         self._tasks = tasks
         self._rng = rng
+        self._breaker = CircuitBreaker()
         self._members: dict[WorkerId, _Member] = {}
         self._admission: Admission | None = None
 
@@ -114,11 +123,33 @@ class WorkerPool:
         assert member.running is not None, f"the control plane dispatched to {worker_id}, which is not up"
         return member.running.engine, member.spec.tp_degree
 
+    def observe(self, event: Event) -> None:
+        """Count how generations end; a worker that only fails is replaced, however healthy it says it is."""
+        match event:
+            case StepGenerated(worker_id=worker_id):
+                self._breaker.succeeded(worker_id)
+            case GenerationInterrupted(worker_id=worker_id, reason=reason):
+                if reason is not InterruptReason.PREEMPTED:
+                    self._generation_failed(worker_id, reason)
+            case _:
+                pass
+
+    def _generation_failed(self, worker_id: WorkerId, reason: InterruptReason) -> None:
+        self._metrics.generation_failed(reason)
+        member = self._members.get(worker_id)
+        if member is None or member.running is None:
+            return
+        if self._breaker.failed(worker_id, member.spec.slots):
+            self._metrics.circuit_opened(worker_id)
+            why = f"replaced: its generations fail, one after the other, the last with {reason}"
+            member.worker.request_restart(why)
+
     # --------------------------------------------------------------------------- WorkerListener
 
     def worker_ready(self, spec: WorkerSpec, worker: RunningWorker) -> None:
         member = self._members[spec.worker_id]
         member.running = worker
+        self._breaker.closed(spec.worker_id)
         if member.worker.restarts:
             self._metrics.worker_restarted(spec.worker_id)
         if self._admission is None or self._admission.admits(worker.engine):
@@ -155,6 +186,7 @@ class WorkerPool:
         member = self._members.pop(worker_id, None)
         if member is not None:
             _end_preparation(member)
+        self._breaker.closed(worker_id)
         self._metrics.worker_gone(worker_id)
         self._publish("worker.stopped", worker_id)
 

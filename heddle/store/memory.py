@@ -20,12 +20,12 @@ from heddle.store.ports import (
     QuarantineEntry,
     StoredBatch,
     StoredRecord,
+    StoreStats,
 )
 from heddle.store.rules import (
     ConflictingWrite,
     FinishedRow,
     LateWrite,
-    StoreStats,
     already_finished,
     entry_differs,
     finished_row,

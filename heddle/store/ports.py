@@ -77,8 +77,30 @@ class QuarantineEntry:
     violations: tuple[GateViolation, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """What a store has done since it was opened; the refusals are for operators to look at."""
+
+    appended: int = 0
+    committed: int = 0
+    duplicates: int = 0
+    """Repeated writes of what was there already."""
+    late: int = 0
+    conflicting: int = 0
+    transactions: int = 0
+    full_disks: int = 0
+    """Times that the disk was found to be full."""
+    waiting: int = 0
+    """Writes that are not committed yet."""
+
+
 class Store(Journal, Protocol):
     """Journal plus queries. Writes go through one writer thread; every write awaits its commit."""
+
+    @property
+    def stats(self) -> StoreStats:
+        """What was done since it was opened."""
+        ...
 
     async def add_batch(self, batch: StoredBatch) -> bool:
         """Returns False, and writes nothing, where the id exists already."""

@@ -84,21 +84,6 @@ def size_bytes(write: Write) -> int:
             return 0
 
 
-@dataclass(frozen=True, slots=True)
-class StoreStats:
-    """What a store has done since it was opened; the refusals are for operators to look at."""
-
-    appended: int = 0
-    committed: int = 0
-    duplicates: int = 0
-    """Repeated writes of what was there already."""
-    late: int = 0
-    conflicting: int = 0
-    transactions: int = 0
-    waiting: int = 0
-    """Writes that are not committed yet."""
-
-
 def finished_row(trajectory: Trajectory, violations: Sequence[GateViolation] = ()) -> FinishedRow:
     """Encode a record. Raises ``StoreError`` where it cannot be written as JSON."""
     try:

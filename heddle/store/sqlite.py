@@ -36,8 +36,9 @@ from heddle.store.ports import (
     QuarantineEntry,
     StoredBatch,
     StoredRecord,
+    StoreStats,
 )
-from heddle.store.rules import CancelMark, FinishMark, StoreStats, finished_row
+from heddle.store.rules import CancelMark, FinishMark, finished_row
 from heddle.store.schema import Synchronous, open_database, open_reader
 from heddle.store.tables import decode_violations
 from heddle.store.transactions import Transactions
@@ -47,6 +48,9 @@ from heddle.types import BatchId, TrajectoryId
 GATHER_S = 0.002
 """How long a transaction waits for company. Bounds transactions to 500/s, each of which costs a busy event
 loop a few hand-overs of the interpreter's lock; adds 2 ms to a write, where a step takes hundreds."""
+
+FULL_DISK_PATIENCE_S = 60.0
+"""How long writes wait for room on a full disk before they fail."""
 
 _STATE = "batch_id, total, created_at, cancelled, finished_at"
 """The columns of ``BatchState``, in its order."""
@@ -91,7 +95,11 @@ class _OpenFile:
 
 @asynccontextmanager
 async def open_store(
-    path: Path, *, synchronous: Synchronous = "normal", gather_s: float = GATHER_S
+    path: Path,
+    *,
+    synchronous: Synchronous = "normal",
+    gather_s: float = GATHER_S,
+    patience_s: float = FULL_DISK_PATIENCE_S,
 ) -> AsyncIterator[SqliteStore]:
     """Open (or make) the store at ``path`` and close it at the end.
 
@@ -104,7 +112,7 @@ async def open_store(
     except asyncio.CancelledError:
         (await opening).release()  # the thread cannot be cancelled; what it acquired would stay locked
         raise
-    store = SqliteStore(file, gather_s)
+    store = SqliteStore(file, gather_s, patience_s)
     try:
         yield store
     finally:
@@ -117,9 +125,9 @@ class SqliteStore:
     Every method raises ``StoreError`` where the database fails, and after :meth:`close`.
     """
 
-    def __init__(self, file: _OpenFile, gather_s: float) -> None:
+    def __init__(self, file: _OpenFile, gather_s: float, patience_s: float) -> None:
         self._file = file
-        self._transactions = Transactions(file.path, file.writing)
+        self._transactions = Transactions(file.path, file.writing, patience_s)
         self._writer = GroupWriter(self._transactions.apply, gather_s=gather_s)
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="heddle-store-reader")
         self._closed = False

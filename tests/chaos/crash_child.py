@@ -12,7 +12,13 @@ import signal
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, redirect_stderr, redirect_stdout
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    redirect_stderr,
+    redirect_stdout,
+)
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -31,6 +37,7 @@ from heddle.coordinator.service import Coordinator
 from heddle.engines.fake import FakeEngine, FakeLauncher, FakeModel
 from heddle.environments.base import ToolAnswer, ToolContext, ToolEnvironment
 from heddle.eventlog import EventLogWriter
+from heddle.metrics import Metrics
 from heddle.store.tables import write_group
 from heddle.store.transactions import Transactions
 from heddle.text.byte_tokenizer import TURN_END, TURN_START, ByteTokenizer
@@ -155,13 +162,19 @@ class _Instants:
 async def _run(work: Work) -> None:
     began = time.monotonic()
     work.data_dir.mkdir(parents=True, exist_ok=True)
-    async with app.open_coordinator(_config(work), kit=_kit(work)) as coordinator:
+    async with coordinator_on(work, Metrics()) as coordinator:
         work.opened.write_bytes(orjson.dumps(time.monotonic() - began))
         await coordinator.submit(work.batch())
-        await _finish(coordinator)
+        await finish(coordinator)
 
 
-async def _finish(coordinator: Coordinator) -> None:
+def coordinator_on(work: Work, metrics: Metrics) -> AbstractAsyncContextManager[Coordinator]:
+    """A coordinator on this work's data."""
+    return app.open_coordinator(_config(work), metrics, _kit(work))
+
+
+async def finish(coordinator: Coordinator) -> None:
+    """Wait for the end of the batch."""
     cursor: str | None = None
     async with asyncio.timeout(DEADLINE_S):
         while True:

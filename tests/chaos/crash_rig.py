@@ -7,6 +7,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -39,7 +40,7 @@ class Rig:
     def settle(self) -> None:
         """Start the helpers of this kind of process, so that what appears later is an orphan."""
         # The server process does not take over the import path by itself.
-        with patch.dict(os.environ, PYTHONPATH=str(Path(__file__).parent)):
+        with patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):
             first = self._context.Process(target=int)
             first.start()
         first.join(DEADLINE_S)

@@ -209,6 +209,11 @@ class Job:
             status, _ = await coordinator.submit(self.batch())
             return await collect(coordinator, status.batch_id)
 
+    async def run_many(self, data_dir: Path, samples: int) -> list[Trajectory]:
+        """The records of so many samples."""
+        self.request = {**self.request, "samples_per_prompt": samples}
+        return await self.run(data_dir)
+
     async def run_one(self, data_dir: Path) -> Trajectory:
         """The record of a batch of one."""
         [record] = await self.run(data_dir)

@@ -91,11 +91,13 @@ class LyingWorker:
 
 @dataclass(slots=True)
 class LyingLauncher:
-    """Launches liars in place of fakes."""
+    """Launches liars in place of fakes; ``liars`` of them, then engines that tell the truth."""
 
     honest: FakeLauncher
     lie: Lie
+    liars: int = 1_000_000
 
     async def launch(self, spec: WorkerSpec, log_path: Path) -> LyingWorker:
         worker = await self.honest.launch(spec, log_path)
-        return LyingWorker(worker, LyingEngine(worker.engine, self.lie))
+        self.liars -= 1
+        return LyingWorker(worker, LyingEngine(worker.engine, self.lie if self.liars >= 0 else Lie()))

@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
@@ -203,7 +204,7 @@ def test_a_full_disk_is_an_error_for_whom_it_meets(tmp_path: Path) -> None:
     connection = schema.open_database(path, "normal")
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages + 4}")
-    transactions = Transactions(path, connection)
+    transactions = Transactions(path, connection, patience_s=0.0)
     big = make_entry("b-g1-t0", payload=b"x" * 100_000)
     outcomes = transactions.apply([make_entry("b-g0-t0"), big, make_entry("b-g2-t0")])
     assert [str(outcome) for outcome in outcomes] == [
@@ -213,6 +214,30 @@ def test_a_full_disk_is_an_error_for_whom_it_meets(tmp_path: Path) -> None:
     ]
     assert transactions.apply([make_batch()]) == [True]
     assert (transactions.stats.appended, transactions.stats.transactions) == (2, 2)
+    connection.close()
+
+
+def test_a_disk_that_is_full_for_a_while_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody hears of it but the operator: the group is written when there is room."""
+    path = tmp_path / "store.db"
+    connection = schema.open_database(path, "normal")
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages + 4}")
+    waits: list[float] = []
+
+    def make_room_after_the_third_wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            connection.execute("PRAGMA max_page_count = 1000000")
+
+    monkeypatch.setattr(time, "sleep", make_room_after_the_third_wait)
+    transactions = Transactions(path, connection, patience_s=60.0)
+    big = make_entry("b-g1-t0", payload=b"x" * 100_000)
+    assert transactions.apply([make_entry("b-g0-t0"), big]) == [True, True]
+    assert len(waits) == 3
+    assert (transactions.stats.appended, transactions.stats.full_disks) == (2, 1)
     connection.close()
 
 
