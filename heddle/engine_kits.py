@@ -91,6 +91,7 @@ async def _launched_kit(config: HeddleConfig) -> EngineKit:
         _planned_capabilities(template),
         _model_id(template.model),
         budget=len(order),
+        exclusive=template.device is DeviceKind.CUDA,
         weights_path=template.model,
     )
 
@@ -121,6 +122,7 @@ async def _attached_kit(engine: EngineConfig) -> EngineKit:
         replace(capabilities, json_schema=all(found.facts.capabilities.json_schema for found in servers)),
         _model_id(model),
         budget=sum(found.facts.tp_size for found in servers),
+        exclusive=True,
         weights_path=models[0],
         pool="+".join(str(found.facts.tp_size) for found in servers),
     )

@@ -12,7 +12,7 @@ from heddle.api.bodies import expect_no_body, read_id, read_model
 from heddle.api.context import ApiContext
 from heddle.api.replies import reply_json
 from heddle.api.routing import Answer, Route
-from heddle.api.schemas import WeightsRequest, WorkerRequest
+from heddle.api.schemas import PoolRequest, WeightsRequest, WorkerRequest
 from heddle.api.service import WeightsStatus, WorkerStatus
 
 
@@ -49,6 +49,11 @@ class OperationRoutes:
                 errors=(404, 409), id_parameters=("worker_id",),
             ),
             Route(
+                "PUT", "/v1/pool", self.change_pool, "Make the pool another one: add and drain workers.",
+                {200: Answer("The workers.", WorkerStatus, wrapped="workers")}, "workers",
+                body=PoolRequest, errors=(409,),
+            ),
+            Route(
                 "POST", "/v1/pause", self.pause, "Start no further generation.",
                 {200: Answer("Paused.", DispatchBody)}, "dispatch", errors=(409,),
             ),
@@ -70,6 +75,11 @@ class OperationRoutes:
         order = await read_model(request, self._context, WorkerRequest)
         status = await self._context.mutations.run(self._service.add_worker(order))
         return await reply_json(request, status, self._timing, status=201)
+
+    async def change_pool(self, request: web.Request) -> web.StreamResponse:
+        order = await read_model(request, self._context, PoolRequest)
+        workers = await self._context.mutations.run(self._service.change_pool(order))
+        return await reply_json(request, {"workers": workers}, self._timing)
 
     async def remove_worker(self, request: web.Request) -> web.StreamResponse:
         worker_id = read_id(request, "worker_id")

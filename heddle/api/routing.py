@@ -59,7 +59,7 @@ class Route:
 
     @property
     def reads_body(self) -> bool:
-        return self.method == "POST"
+        return self.method in ("POST", "PUT")
 
     @property
     def all_errors(self) -> tuple[int, ...]:

@@ -96,6 +96,13 @@ class WorkerRequest(_Strict):
     slots: int | None = Field(default=None, ge=1, le=4096)
 
 
+class PoolRequest(_Strict):
+    """``PUT /v1/pool``: the workers that there should be."""
+
+    pool: str = Field(min_length=1, max_length=4096)
+    """Parallel degrees joined by ``+``, such as ``4+2+1+1``; ``2*`` is as many of 2 as fit."""
+
+
 class WeightCallRequest(_Strict):
     """One call of a trainer that every engine gets, in SGLang's words."""
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from heddle.api.schemas import BatchRequest, WeightsRequest, WorkerRequest
+from heddle.api.schemas import BatchRequest, PoolRequest, WeightsRequest, WorkerRequest
 from heddle.types import Json
 
 
@@ -218,6 +218,13 @@ class RolloutService(Protocol):
     async def workers(self) -> Sequence[WorkerStatus]: ...
 
     async def add_worker(self, request: WorkerRequest) -> WorkerStatus: ...
+
+    async def change_pool(self, request: PoolRequest) -> Sequence[WorkerStatus]:
+        """Make the pool the one that is spelled out; returns its workers, those that leave included.
+
+        Workers that fit stay, the others are drained. Raises ``InvalidRequest`` where it does not fit.
+        """
+        ...
 
     async def remove_worker(self, worker_id: str) -> WorkerStatus:
         """Drain it; what is queued there goes elsewhere."""

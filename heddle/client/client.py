@@ -21,7 +21,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, SecretStr, TypeAdapter, ValidationError
 
 from heddle.api.fields import field_errors
-from heddle.api.schemas import BatchRequest, PromptRequest, WeightsRequest, WorkerRequest
+from heddle.api.schemas import BatchRequest, PoolRequest, PromptRequest, WeightsRequest, WorkerRequest
 from heddle.api.service import (
     BatchExplanation,
     BatchPage,
@@ -262,6 +262,12 @@ class Client:
         """Start one more worker. Never repeated: a second one may not be wanted."""
         order = WorkerRequest(tp_degree=tp_degree, slots=slots).model_dump_json().encode()
         return _decode(_WORKER, await self._transport.request("POST", "/v1/workers", content=order))
+
+    async def change_pool(self, pool: str) -> Sequence[WorkerStatus]:
+        """Make the pool the one that is spelled out, such as ``4+2+1+1``: add workers, drain others."""
+        order = PoolRequest(pool=pool).model_dump_json().encode()
+        response = await self._transport.request("PUT", "/v1/pool", content=order, repeat=True)
+        return _decode(TypeAdapter(_WorkerList), response).workers
 
     async def remove_worker(self, worker_id: str) -> WorkerStatus:
         """Drain a worker."""

@@ -163,6 +163,10 @@ class SyncClient:
         """See :meth:`heddle.client.Client.add_worker`."""
         return self._loop.run(self._client.add_worker(tp_degree=tp_degree, slots=slots))
 
+    def change_pool(self, pool: str) -> Sequence[WorkerStatus]:
+        """See :meth:`heddle.client.Client.change_pool`."""
+        return self._loop.run(self._client.change_pool(pool))
+
     def remove_worker(self, worker_id: str) -> WorkerStatus:
         """See :meth:`heddle.client.Client.remove_worker`."""
         return self._loop.run(self._client.remove_worker(worker_id))

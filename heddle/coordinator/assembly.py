@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from heddle.agent.order import EngineLimits, LoopServices
 from heddle.agent.ports import EngineCapabilities, Tokenizer
+from heddle.allocation import SlotRule
 from heddle.config import HeddleConfig
 from heddle.control.events import PoolRequested
 from heddle.control.plane import ControlPlane
@@ -26,6 +27,7 @@ from heddle.coordinator.ledger import DecodeLedger
 from heddle.coordinator.observer import RunWatcher
 from heddle.coordinator.pool import WorkerPool
 from heddle.coordinator.prepare import PromptPreparer
+from heddle.coordinator.provision import Capacity
 from heddle.coordinator.runner import BatchRunner
 from heddle.coordinator.service import Coordinator
 from heddle.coordinator.telemetry import Telemetry
@@ -55,6 +57,8 @@ class EngineKit:
     """Names the weights, so that a resumed trajectory never goes on with others."""
     budget: int = field(default_factory=lambda: os.cpu_count() or 1)
     """What the pool is made from: GPUs, or threads of this machine's CPU."""
+    exclusive: bool = False
+    """No two workers share a unit of the budget: GPUs, or servers that run already."""
     weights_path: str | None = None
     """Where workers can read again the weights that they start with, if they can exchange them at all."""
     pool: str | None = None
@@ -134,7 +138,7 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
                 broadcaster=parts.broadcaster,
                 weights=weights,
                 telemetry=telemetry,
-                default_slots=parts.config.engine.slots,
+                capacity=_capacity(parts),
             )
         finally:
             for chore in chores:
@@ -166,6 +170,12 @@ def _pool(parts: Parts, control: ControlLoop, tasks: asyncio.TaskGroup) -> Worke
         tasks=tasks,
         rng=random.Random(parts.config.decisions.seed),
     )
+
+
+def _capacity(parts: Parts) -> Capacity:
+    engine = parts.config.engine
+    slots = SlotRule(engine.slots, engine.slots_per_gpu)
+    return Capacity(parts.kit.budget, slots, parts.kit.exclusive)
 
 
 def _services(parts: Parts, control: ControlLoop) -> LoopServices:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 import orjson
 
 from heddle.agent.order import LoopServices
-from heddle.api.schemas import BatchRequest, WeightsRequest, WorkerRequest
+from heddle.api.schemas import BatchRequest, PoolRequest, WeightsRequest, WorkerRequest
 from heddle.api.service import (
     BatchExplanation,
     BatchPage,
@@ -35,6 +35,7 @@ from heddle.coordinator.control_loop import ControlLoop
 from heddle.coordinator.explain import batch_explanation, explanation, finished_explanation
 from heddle.coordinator.pool import WorkerPool
 from heddle.coordinator.prepare import PromptPreparer
+from heddle.coordinator.provision import Capacity, plan_change
 from heddle.coordinator.runner import BatchRunner
 from heddle.coordinator.telemetry import Telemetry
 from heddle.coordinator.weights import WeightKeeper
@@ -69,7 +70,7 @@ class Coordinator:
         broadcaster: Broadcaster,
         weights: WeightKeeper,
         telemetry: Telemetry,
-        default_slots: int,
+        capacity: Capacity,
     ) -> None:
         self._services = services
         self._store = store
@@ -80,7 +81,7 @@ class Coordinator:
         self._broadcaster = broadcaster
         self._weights = weights
         self._telemetry = telemetry
-        self._default_slots = default_slots
+        self._capacity = capacity
 
     # -------------------------------------------------------------------------------------- batches
 
@@ -185,10 +186,17 @@ class Coordinator:
         return [self._worker_status(view) for view in self._control.plane.worker_views()]
 
     async def add_worker(self, request: WorkerRequest) -> WorkerStatus:
-        slots = request.slots or self._default_slots
-        worker = WorkerSpec(self._control.plane.unused_worker_id(), request.tp_degree, slots)
-        self._control.post(WorkerAdded(worker))
-        return self._worker_status(self._worker(worker.worker_id))
+        self._capacity.check_room(self._control.plane.worker_views(), request.tp_degree)
+        slots = request.slots or self._capacity.slots.of(request.tp_degree)
+        return self._worker_status(self._add_worker(request.tp_degree, slots))
+
+    async def change_pool(self, request: PoolRequest) -> Sequence[WorkerStatus]:
+        change = plan_change(self._control.plane.worker_views(), request.pool, self._capacity)
+        for spec in change.add:  # before the others leave: a pool that is about to be whole is not hopeless
+            self._add_worker(spec.tp_degree, spec.slots)
+        for worker_id in change.drain:
+            self._control.post(WorkerDrainRequested(worker_id))
+        return await self.workers()
 
     async def remove_worker(self, worker_id: str) -> WorkerStatus:
         status = self._worker_status(self._worker(worker_id))
@@ -249,6 +257,11 @@ class Coordinator:
             if record is None:
                 raise NotFound(f"no trajectory {trajectory_id!r}")
         return record
+
+    def _add_worker(self, tp_degree: int, slots: int) -> WorkerView:
+        worker = WorkerSpec(self._control.plane.unused_worker_id(), tp_degree, slots)
+        self._control.post(WorkerAdded(worker))
+        return self._worker(worker.worker_id)
 
     def _worker(self, worker_id: str) -> WorkerView:
         for view in self._control.plane.worker_views():

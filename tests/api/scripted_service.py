@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from heddle.api.schemas import BatchRequest, WeightsRequest, WorkerRequest
+from heddle.api.schemas import BatchRequest, PoolRequest, WeightsRequest, WorkerRequest
 from heddle.api.service import (
     BatchExplanation,
     BatchPage,
@@ -275,6 +275,12 @@ class ScriptedService:
         if request.tp_degree > 8:
             raise Conflict("no room for a worker of this degree")
         return self._put_worker(f"w{len(self.pool)}", request.tp_degree, request.slots or 4)
+
+    async def change_pool(self, request: PoolRequest) -> list[WorkerStatus]:
+        self._fail()
+        for number, degree in enumerate(request.pool.split("+"), start=len(self.pool)):
+            self._put_worker(f"w{number}", int(degree), 4)
+        return list(self.pool.values())
 
     async def remove_worker(self, worker_id: str) -> WorkerStatus:
         self._fail()
