@@ -44,8 +44,8 @@ class Pair:
 
     @property
     def exchange(self) -> SlotExchange:
-        assert self.source.engine._exchange is not None
-        return self.source.engine._exchange
+        assert self.source.engine.exchange is not None
+        return self.source.engine.exchange
 
     @property
     def files(self) -> list[str]:

@@ -89,7 +89,8 @@ class EmbeddedEngine(BasicEngine):
         self._permits = asyncio.Semaphore(slots)
         self._spare = asyncio.Semaphore(SPARE_SLOTS)
         self._slots = slots
-        self._exchange = exchange
+        self.exchange = exchange
+        """Where prefixes are handed over; ``None`` where they cannot be."""
         self._flights: dict[str, Flight] = {}
         self._tags = itertools.count(1)
         self._closed = False
@@ -132,8 +133,8 @@ class EmbeddedEngine(BasicEngine):
         self, token_ids: Sequence[int], target: Engine, session_id: str | None = None
     ) -> PrefixTransfer:
         """See ``Engine.transfer``; neither server's generations wait for more than a copy of memory."""
-        exchange = self._exchange
-        if exchange is None or not isinstance(target, EmbeddedEngine) or target._exchange is not exchange:
+        exchange = self.exchange
+        if exchange is None or not isinstance(target, EmbeddedEngine) or target.exchange is not exchange:
             raise UnsupportedByEngine("the two engines share no place for saved slots")
         return await exchange.move(self, target, token_ids)
 
