@@ -32,7 +32,13 @@ from heddle.planning.profile_csv import parse_profiles
 from heddle.planning.shipped import shipped_profiles
 from heddle.store.sqlite import open_store
 from heddle.tools.manager import ToolManager
-from heddle.tools.sandbox import PythonSandbox, SandboxDirectories, SandboxLimits, detect_isolation
+from heddle.tools.sandbox import (
+    Isolation,
+    PythonSandbox,
+    SandboxDirectories,
+    SandboxLimits,
+    detect_isolation,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -81,11 +87,15 @@ def _profile(decisions: DecisionsConfig) -> Profile | None:
 
 @asynccontextmanager
 async def open_coordinator(
-    config: HeddleConfig, metrics: Metrics | None = None, kit: EngineKit | None = None
+    config: HeddleConfig,
+    metrics: Metrics | None = None,
+    kit: EngineKit | None = None,
+    isolation: Isolation | None = None,
 ) -> AsyncIterator[Coordinator]:
     """A running coordinator: workers coming up, open batches of an earlier process going on.
 
-    ``kit`` takes the place of the engine that the configuration names. Leaving the block stops everything
+    ``kit`` takes the place of the engine that the configuration names; ``isolation`` is what a probe of
+    ``config.tools.isolation`` found, where it was probed already. Leaving the block stops everything
     that was started; open trajectories stay in the journal. Raises ``ConfigError`` and ``StoreError``.
     """
     metrics = metrics or Metrics()
@@ -99,7 +109,7 @@ async def open_coordinator(
         event_log = stack.enter_context(EventLogWriter(_event_log_path(config.data_dir), settings))
         broadcaster = Broadcaster()
         watcher = RunWatcher(metrics, broadcaster)
-        tools = await asyncio.to_thread(build_tools, config, environments, watcher)
+        tools = await asyncio.to_thread(build_tools, config, environments, watcher, isolation)
         stack.push_async_callback(tools.close)
         parts = Parts(
             config=config,
@@ -117,7 +127,12 @@ async def open_coordinator(
         yield await stack.enter_async_context(running_coordinator(parts))
 
 
-def build_tools(config: HeddleConfig, environments: EnvironmentRegistry, watcher: RunWatcher) -> ToolManager:
+def build_tools(
+    config: HeddleConfig,
+    environments: EnvironmentRegistry,
+    watcher: RunWatcher,
+    isolation: Isolation | None,
+) -> ToolManager:
     """The Tool Manager with the sandbox and whatever backends the environments bring."""
     limits = SandboxLimits(
         cpu_s=config.tools.cpu_s,
@@ -128,7 +143,7 @@ def build_tools(config: HeddleConfig, environments: EnvironmentRegistry, watcher
     )
     directories = SandboxDirectories(config.data_dir / "sandboxes")
     directories.reap()
-    isolation = detect_isolation(config.tools.isolation)
+    isolation = isolation or detect_isolation(config.tools.isolation)
     log.info("sandbox", isolation=isolation.mode, complete=isolation.complete, detail=isolation.detail)
     sandbox = PythonSandbox(limits=limits, isolation=isolation, directories=directories)
     tools = ToolManager(
@@ -142,10 +157,12 @@ def build_tools(config: HeddleConfig, environments: EnvironmentRegistry, watcher
     return tools
 
 
-async def serve(config: HeddleConfig, *, on_started: Callable[[str], None], stop: asyncio.Event) -> None:
+async def serve(
+    config: HeddleConfig, isolation: Isolation, *, on_started: Callable[[str], None], stop: asyncio.Event
+) -> None:
     """Run the coordinator and its REST surface until ``stop`` is set."""
     metrics = Metrics()
-    async with open_coordinator(config, metrics) as coordinator:
+    async with open_coordinator(config, metrics, isolation=isolation) as coordinator:
         app = make_app(
             coordinator,
             token=config.server.token,

@@ -34,7 +34,7 @@ async def _serve(config: HeddleConfig, isolation: Isolation, output: Output) -> 
 
     stop = asyncio.Event()
     with interrupts(stop):
-        await app.serve(config, on_started=announce, stop=stop)
+        await app.serve(config, isolation, on_started=announce, stop=stop)
     if output.json:
         output.line({"event": "stopped"})
     else:

@@ -3,18 +3,13 @@
 The schema goes to an engine that turns it into a grammar, so it uses only what such converters
 understand, and it bounds everything: strings, arrays, objects. A small model that cannot leave a string
 would otherwise spend its whole budget inside it. What a grammar cannot say (patterns, ranges) is left out
-here and checked afterwards by :func:`validate_arguments`.
+here and checked afterwards, by ``ToolEnvironment.complaint_about``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-
-import orjson
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, best_match
 
 from heddle.errors import ConfigError
 from heddle.types import Json, ToolSpec
@@ -31,7 +26,6 @@ LONGEST_STRING = 1900
 MAX_ITEMS = 8
 """Entries of an array argument whose tool sets no bound."""
 
-_MESSAGE_LENGTH = 200
 _REFUSED_KEYWORDS = ("$ref", "$dynamicRef", "allOf", "not", "if", "patternProperties")
 
 
@@ -44,32 +38,6 @@ def tool_call_schema(tools: Sequence[ToolSpec], *, max_string: int = MAX_STRING)
         raise ConfigError("a constrained tool call needs at least one tool")
     calls: list[Json] = [_call_schema(tool, max_string) for tool in tools]
     return {"anyOf": calls}
-
-
-def validate_arguments(tool: ToolSpec, arguments: Mapping[str, Json]) -> str | None:
-    """What is wrong with the arguments, naming where, in words for the model; ``None`` if nothing.
-
-    Raises ``ConfigError`` where the tool's own schema is invalid.
-    """
-    try:
-        validator = _validator(orjson.dumps(dict(tool.parameters)))
-    except SchemaError as exc:
-        raise ConfigError(f"tool {tool.name}: invalid JSON schema: {exc.message}") from exc
-    error = best_match(validator.iter_errors(dict(arguments)))
-    if error is None:
-        return None
-    message = error.message
-    if len(message) > _MESSAGE_LENGTH:
-        message = f"{message[:_MESSAGE_LENGTH]}..."
-    return f"{error.json_path.replace('$', 'arguments', 1)}: {message}"
-
-
-@lru_cache(maxsize=256)
-def _validator(schema: bytes) -> Draft202012Validator:
-    """By the schema's JSON: checking a schema takes milliseconds, too long for every call."""
-    parameters = orjson.loads(schema)
-    Draft202012Validator.check_schema(parameters)
-    return Draft202012Validator(parameters)
 
 
 def _call_schema(tool: ToolSpec, max_string: int) -> dict[str, Json]:

@@ -118,7 +118,7 @@ def run_coordinator(work: Work, crash: CrashAt | None) -> None:
         stack.enter_context(redirect_stdout(silence))
         stack.enter_context(redirect_stderr(silence))
         instants = _Instants(crash)
-        for change in (*instants.changes(), patch.object(app, "detect_isolation", lambda _: work.isolation)):
+        for change in instants.changes():
             stack.enter_context(change)
         asyncio.run(_run(work))
         work.counts.write_bytes(
@@ -170,7 +170,7 @@ async def _run(work: Work) -> None:
 
 def coordinator_on(work: Work, metrics: Metrics) -> AbstractAsyncContextManager[Coordinator]:
     """A coordinator on this work's data."""
-    return app.open_coordinator(_config(work), metrics, _kit(work))
+    return app.open_coordinator(_config(work), metrics, _kit(work), work.isolation)
 
 
 async def finish(coordinator: Coordinator) -> None:

@@ -147,6 +147,13 @@ async def test_a_call_that_cannot_be_run_is_rejected_with_its_reason(
     assert [record.outcome for record in episode.episode(StopReason.MAX_STEPS).tool_calls] == ["invalid"]
 
 
+def test_a_complaint_does_not_repeat_a_huge_argument() -> None:
+    """It goes into the model's context."""
+    complaint = EchoEnvironment().complaint_about(ToolCall("c", "echo", {"text": "x" * 10_000}))
+    assert complaint is not None
+    assert len(complaint) < 300
+
+
 async def test_parallel_calls_run_at_once_and_are_answered_in_their_order() -> None:
     """Every call of a turn is under way before the first one has to end."""
     together = asyncio.Barrier(3)

@@ -6,7 +6,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from heddle.errors import ConfigError
-from heddle.text.constrain import FORCED_PREFIX, MAX_ITEMS, MAX_STRING, tool_call_schema, validate_arguments
+from heddle.text.constrain import FORCED_PREFIX, MAX_ITEMS, MAX_STRING, tool_call_schema
 from heddle.text.parsers import make_parser
 from heddle.types import Json, ToolSpec
 
@@ -117,32 +117,3 @@ def test_the_forced_prefix_and_a_constrained_call_make_a_call_for_hermes() -> No
     """The two modules agree on the tag."""
     turn = make_parser("hermes").parse(FORCED_PREFIX + '{"name": "t", "arguments": {}}', step_index=0)
     assert [call.name for call in turn.calls] == ["t"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"n": 3, "items": ["a"]}, None),
-        ({"n": 0}, "arguments.n: 0 is less than the minimum of 1"),
-        ({"n": 3, "items": ["a", 5]}, "arguments.items[1]: 5 is not of type 'string'"),
-        ({}, "arguments: 'n' is a required property"),
-    ],
-)
-def test_validation_names_the_place(arguments: dict[str, Json], message: str | None) -> None:
-    """A message from which the model can mend its call."""
-    items: Json = {"type": "array", "items": {"type": "string"}}
-    tool = make_tool(required=("n",), n={"type": "integer", "minimum": 1}, items=items)
-    assert validate_arguments(tool, arguments) == message
-
-
-def test_a_message_does_not_repeat_a_huge_argument() -> None:
-    """It goes into the model's context."""
-    message = validate_arguments(make_tool(x={"type": "integer"}), {"x": "a" * 10_000})
-    assert message is not None
-    assert len(message) < 300
-
-
-def test_a_tool_with_an_invalid_schema_is_a_config_error() -> None:
-    """The environment's fault, not the model's."""
-    with pytest.raises(ConfigError, match="invalid JSON schema"):
-        validate_arguments(make_tool(x={"type": "text"}), {"x": 1})
