@@ -36,6 +36,8 @@ class StandIn:
             case "/server_info":
                 facts = {"tp_size": self._tp_size, "max_running_requests": 3, "max_total_num_tokens": 1000}
                 return web.json_response(facts)
+            case "/model_info":
+                return web.json_response({"weight_version": "0"})
         return web.Response(status=404)
 
 
