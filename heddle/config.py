@@ -65,6 +65,9 @@ class SGLangConfig(_Section):
     environment: dict[str, str] = Field(default_factory=dict)
     groups: dict[int, SGLangGroupConfig] = Field(default_factory=dict)
     """By parallel degree, beyond ``extra_args`` and ``environment``."""
+    native_share: float | None = Field(default=None, gt=0.0, le=1.0)
+    """Of a worker's slots, those that its server runs at once; the rest wait in the server, which orders and
+    preempts them by priority. ``None``: all run, and the coordinator preempts."""
     base_port: int = Field(default=30000, ge=1024, le=65000)
     """The first worker's; each takes 16 ports."""
     start_at_once: int = Field(default=2, ge=1)

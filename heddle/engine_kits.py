@@ -83,7 +83,9 @@ async def _launched_kit(config: HeddleConfig) -> EngineKit:
         Leases(order, sglang.base_port, shared=template.device is DeviceKind.CPU),
         LaunchRules(engine.ready_within_s, sglang.start_at_once, sglang.free_share),
         memory_in_use=memory_in_use if template.device is DeviceKind.CUDA else None,
-        engine_settings=SGLangSettings(end_ids=tuple(sorted(tokenizer.end_ids))),
+        engine_settings=SGLangSettings(
+            native_priority=sglang.native_share is not None, end_ids=tuple(sorted(tokenizer.end_ids))
+        ),
     )
     return EngineKit(
         launcher,
@@ -113,7 +115,12 @@ async def _attached_kit(engine: EngineConfig) -> EngineKit:
         servers,
         context_tokens=engine.context_tokens,
         ready_timeout_s=engine.ready_within_s,
-        engine_settings=SGLangSettings(end_ids=tuple(sorted(tokenizer.end_ids)), api_key=api_key),
+        engine_settings=SGLangSettings(
+            native_priority=sglang.native_share is not None,
+            end_ids=tuple(sorted(tokenizer.end_ids)),
+            api_key=api_key,
+        ),
+        native_share=sglang.native_share,
     )
     capabilities = servers[0].facts.capabilities
     return EngineKit(
@@ -147,6 +154,7 @@ def server_template(config: HeddleConfig) -> ServerTemplate:
             degree: GroupOptions(group.extra_args, group.environment)
             for degree, group in sglang.groups.items()
         },
+        native_share=sglang.native_share,
     )
 
 

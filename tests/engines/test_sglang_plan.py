@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,14 @@ def test_on_a_cpu_a_worker_is_bound_to_the_cores_of_its_ranks() -> None:
     assert two.environment["SGLANG_CPU_OMP_THREADS_BIND"] == "2"
     assert value_of(one, "--device") == "cpu"
     assert "CUDA_VISIBLE_DEVICES" not in one.environment
+
+
+def test_a_server_that_preempts_runs_a_share_of_its_slots() -> None:
+    """The rest wait in it; at least one runs."""
+    template = replace(TEMPLATE, native_share=0.25)
+    for slots, running in ((16, "4"), (2, "1")):
+        (plan,) = plan_pool(specs_of([1], slots), range(1), BASE_PORT, template)
+        assert value_of(plan, "--max-running-requests") == running
 
 
 @pytest.mark.parametrize("argument", ["--port", "--tp=4", "--weight-version", "--model-path=/other"])

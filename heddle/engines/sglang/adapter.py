@@ -23,7 +23,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from heddle.agent.ports import (
     Engine,
@@ -35,16 +35,16 @@ from heddle.agent.ports import (
 from heddle.engines.sglang.client import SGLangClient
 from heddle.engines.sglang.control import ServerControl
 from heddle.engines.sglang.facts import ServerFacts, ask_facts, ask_weight_version
+from heddle.engines.sglang.flight import Flight
 from heddle.engines.sglang.loads import RankLoad
 from heddle.engines.sglang.priority import WARM_UP_LEVEL, priority_level
 from heddle.engines.sglang.protocol import cache_key, error_of_abort, generate_body
-from heddle.engines.sglang.stream import TokenAccount, read_events
+from heddle.engines.sglang.stream import read_events
 from heddle.engines.uninterrupted import uninterrupted
 from heddle.errors import EngineError, EngineRejected, EngineTimeout, EngineUnavailable, UnsupportedByEngine
 from heddle.types import (
     CachedPrefix,
     EngineLoad,
-    FinishReason,
     PauseMode,
     PrefixTransfer,
     SamplingParams,
@@ -73,26 +73,6 @@ class SGLangSettings:
     api_key: str | None = None
 
 
-@dataclass(slots=True)
-class _Flight:
-    """One generation between its call and its end."""
-
-    request: GenerationRequest
-    rid: str
-    give_up_at: float
-    """Loop time."""
-    scope: asyncio.Timeout
-    called_at: float
-    account: TokenAccount = field(default_factory=TokenAccount)
-    sent: bool = False
-    """The server may have it."""
-    first_token_at: float | None = None
-    last_token_at: float | None = None
-    aborted: bool = False
-    exchange: asyncio.Task[None] | None = None
-    landed: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 class SGLangEngine:
     """One server. Made by ``connect``, which learns what the server can do."""
 
@@ -108,7 +88,7 @@ class SGLangEngine:
         self._client = client
         self._control = ServerControl(client)
         self._settings = settings
-        self._flights: dict[str, _Flight] = {}
+        self._flights: dict[str, Flight] = {}
         self._permits = asyncio.Semaphore(settings.max_in_flight)
         self._going = asyncio.Event()
         self._going.set()
@@ -124,6 +104,11 @@ class SGLangEngine:
         except BaseException:
             await uninterrupted(client.close())
             raise
+
+    @property
+    def grants(self) -> int | None:
+        """Generations that may be sent at once; ``None`` where the server orders those that wait itself."""
+        return None if self._settings.native_priority else self.facts.slots
 
     async def generate(
         self, request: GenerationRequest, on_tokens: Callable[[TokenChunk], None]
@@ -263,7 +248,7 @@ class SGLangEngine:
             flight.landed.set()
         return self._outcome(flight)
 
-    def _take_off(self, request: GenerationRequest) -> _Flight:
+    def _take_off(self, request: GenerationRequest) -> Flight:
         if self._closed:
             raise EngineUnavailable("the engine is closed")
         if not request.prompt_ids:
@@ -275,11 +260,11 @@ class SGLangEngine:
         now = asyncio.get_running_loop().time()
         give_up_at = now + request.deadline_s
         scope = asyncio.timeout_at(min(give_up_at, now + request.first_token_deadline_s))
-        flight = _Flight(request, secrets.token_hex(16), give_up_at, scope, called_at=now)
+        flight = Flight(request, secrets.token_hex(16), give_up_at, scope, called_at=now)
         self._flights[request.request_id] = flight
         return flight
 
-    async def _fly(self, flight: _Flight, on_tokens: Callable[[TokenChunk], None], level: int | None) -> None:
+    async def _fly(self, flight: Flight, on_tokens: Callable[[TokenChunk], None], level: int | None) -> None:
         """The exchange is a task of its own: it must outlive a cancellation until the slot is free."""
         exchange = asyncio.create_task(self._exchange(flight, on_tokens, level))
         flight.exchange = exchange
@@ -290,7 +275,7 @@ class SGLangEngine:
             await uninterrupted(self._withdraw(flight))
             finish = flight.account.finish
             if not flight.aborted and (finish is None or finish.type == "abort"):
-                raise EngineTimeout(_describe_timeout(flight)) from exc
+                raise EngineTimeout(flight.describe_timeout(asyncio.get_running_loop().time())) from exc
         except asyncio.CancelledError:
             await uninterrupted(self._withdraw(flight))
             raise
@@ -300,7 +285,7 @@ class SGLangEngine:
             exchange.result()
 
     async def _exchange(
-        self, flight: _Flight, on_tokens: Callable[[TokenChunk], None], level: int | None
+        self, flight: Flight, on_tokens: Callable[[TokenChunk], None], level: int | None
     ) -> None:
         async with self._permits:
             await self._going.wait()
@@ -308,7 +293,7 @@ class SGLangEngine:
             await self._stream(flight, on_tokens, level)
 
     async def _stream(
-        self, flight: _Flight, on_tokens: Callable[[TokenChunk], None], level: int | None
+        self, flight: Flight, on_tokens: Callable[[TokenChunk], None], level: int | None
     ) -> None:
         request = flight.request
         body = generate_body(
@@ -327,17 +312,10 @@ class SGLangEngine:
             async for event in events:
                 chunk = flight.account.take(event)
                 if chunk is not None:
-                    self._note_progress(flight, loop.time())
+                    flight.note_progress(loop.time())
                     on_tokens(chunk)
 
-    def _note_progress(self, flight: _Flight, now: float) -> None:
-        flight.last_token_at = now
-        if flight.first_token_at is None:
-            flight.first_token_at = now
-        if not flight.scope.expired():
-            flight.scope.reschedule(min(flight.give_up_at, now + flight.request.first_token_deadline_s))
-
-    async def _withdraw(self, flight: _Flight) -> None:
+    async def _withdraw(self, flight: Flight) -> None:
         """Order the abort until the stream has ended; where that takes too long, close its connection."""
         exchange = flight.exchange
         if exchange is None:
@@ -355,31 +333,11 @@ class SGLangEngine:
         if not exchange.cancelled():
             exchange.exception()  # retrieved, should nobody ask any more
 
-    def _outcome(self, flight: _Flight) -> Generation:
-        account, request = flight.account, flight.request
+    def _outcome(self, flight: Flight) -> Generation:
+        account = flight.account
         if account.version is not None:
             self.weight_version = account.version
         finish = account.finish
         if finish is not None and finish.type == "abort" and not flight.aborted:
             raise error_of_abort(finish)
-        first_at = flight.first_token_at or asyncio.get_running_loop().time()
-        return Generation(
-            token_ids=account.token_ids,
-            logprobs=account.logprobs,
-            finish_reason=FinishReason.ABORT if finish is None else FinishReason(finish.type),
-            prompt_tokens=account.prompt_tokens or len(request.prompt_ids),
-            cached_tokens=account.cached_tokens,
-            weight_version=account.weight_versions[-1] if account.weight_versions else self.weight_version,
-            weight_versions=account.weight_versions,
-            cache_sources=account.cache_sources,
-            retractions=account.retractions,
-            prefill_s=first_at - flight.called_at,
-            decode_s=(flight.last_token_at or first_at) - first_at,
-        )
-
-
-def _describe_timeout(flight: _Flight) -> str:
-    got = len(flight.account.token_ids)
-    if asyncio.get_running_loop().time() >= flight.give_up_at:
-        return f"the generation was not done after {flight.request.deadline_s:g} s ({got} tokens)"
-    return f"no token for {flight.request.first_token_deadline_s:g} s (after {got} tokens)"
+        return flight.generation(self.weight_version)

@@ -10,6 +10,7 @@ from pathlib import Path
 from heddle.engines.sglang.adapter import SGLangEngine, SGLangSettings
 from heddle.engines.sglang.client import SGLangClient
 from heddle.engines.sglang.facts import ServerFacts, ask_facts
+from heddle.engines.sglang.priority import running_slots
 from heddle.engines.sglang.readiness import await_ready, check_facts
 from heddle.errors import ConfigError, EngineError, EngineUnavailable
 from heddle.types import WorkerId, WorkerSpec
@@ -48,7 +49,7 @@ class AttachedWorker:
     def __init__(self, url: str, engine: SGLangEngine) -> None:
         self.engine = engine
         self.url: str = url
-        self.slots: int | None = engine.facts.slots
+        self.slots: int | None = engine.grants
         self.kv_capacity_tokens: int | None = engine.facts.max_total_num_tokens
         self.prefix_capacity_tokens: int | None = engine.facts.max_total_num_tokens
 
@@ -72,11 +73,13 @@ class AttachLauncher:
         context_tokens: int,
         ready_timeout_s: float,
         engine_settings: SGLangSettings,
+        native_share: float | None = None,
     ) -> None:
         self._servers = tuple(servers)
         self._context_tokens = context_tokens
         self._ready_timeout_s = ready_timeout_s
         self._engine_settings = engine_settings
+        self._native_share = native_share
         self._assigned: dict[WorkerId, FoundServer] = {}
 
     async def launch(self, spec: WorkerSpec, log_path: Path) -> AttachedWorker:
@@ -93,7 +96,10 @@ class AttachLauncher:
         engine = await SGLangEngine.connect(server.url, self._engine_settings)
         try:
             check_facts(engine.facts, spec.tp_degree, self._context_tokens)
-        except ConfigError:
+            if self._native_share is not None:
+                most = engine.facts.slots or spec.slots
+                await engine.set_slots(min(most, running_slots(spec.slots, self._native_share)))
+        except (ConfigError, EngineError):
             await engine.close()
             raise
         return AttachedWorker(server.url, engine)

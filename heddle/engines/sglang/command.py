@@ -15,6 +15,7 @@ from pathlib import Path
 from heddle.engines.sglang.devices import choose_devices
 from heddle.engines.sglang.inventory import VISIBLE_DEVICES
 from heddle.engines.sglang.ports import PortBlock, choose_ports
+from heddle.engines.sglang.priority import running_slots
 from heddle.errors import ConfigError
 from heddle.types import WorkerId, WorkerSpec
 
@@ -77,6 +78,8 @@ class ServerTemplate:
     environment: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[int, GroupOptions] = field(default_factory=dict)
     """By parallel degree."""
+    native_share: float | None = None
+    """Of a worker's slots, those that its server runs at once, where it preempts by itself."""
 
     def __post_init__(self) -> None:
         """Raises ``ConfigError`` for an argument that is Heddle's to set."""
@@ -131,7 +134,7 @@ def plan_launch(
         *("--nccl-port", str(ports.nccl)),
         *("--dist-init-addr", f"{HOST}:{ports.rendezvous}"),
         *("--context-length", str(template.context_tokens)),
-        *("--max-running-requests", str(spec.slots)),
+        *("--max-running-requests", str(running_slots(spec.slots, template.native_share))),
         "--incremental-streaming-output",
         *("--weight-version", "0"),
         *(("--device", "cpu") if template.device is DeviceKind.CPU else ()),

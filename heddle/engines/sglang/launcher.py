@@ -63,7 +63,7 @@ class SGLangWorker:
         self.engine = engine
         self.url: str = plan.url
         self.pid: int = process.pid
-        self.slots: int | None = engine.facts.slots
+        self.slots: int | None = engine.grants
         self.kv_capacity_tokens: int | None = engine.facts.max_total_num_tokens
         self.prefix_capacity_tokens: int | None = engine.facts.max_total_num_tokens
         self._process = process

@@ -16,6 +16,11 @@ WARM_UP_LEVEL = -LEVELS // 2
 """Below every generation: a warm-up waits until nobody else does."""
 
 
+def running_slots(slots: int, native_share: float | None) -> int:
+    """Of a worker's slots, those that its server runs at once; all where the coordinator preempts."""
+    return slots if native_share is None else max(1, math.floor(slots * native_share))
+
+
 def priority_level(rank: float) -> int:
     """The level of a rank; monotone, 0 for a rank of magnitude below 1."""
     bound = LEVELS // 2 - 1

@@ -60,6 +60,11 @@ class PrefixCache:
         return self._loose + self._locked * self.page_size
 
     @property
+    def sessions(self) -> frozenset[str]:
+        """Those whose prefixes are kept longest."""
+        return frozenset(session for page in self._pages.values() for session in page.sessions)
+
+    @property
     def free(self) -> int:
         """Tokens that can be had at once or by eviction."""
         return self._capacity - self.used
