@@ -4,7 +4,7 @@
 
 Without ``--traces`` the shipped traces: coding (``coding_agent``), search (``search_agent``) and math
 (``math_agent``); with it every ``*.jsonl(.gz)`` of a folder. Each is played for three models on 8 and on 64
-GPUs: 100 trajectories a GPU in groups of 16, drawn from the trace with replacement, 64 slots a GPU, shipped
+GPUs: 100 trajectories a GPU in groups of 16, drawn from the trace with replacement, 50 slots a GPU, shipped
 (modelled) H100 step times. Tool times are drawn: recorded ones include people who were asked for permission.
 
 *Together*: Heddle's preset against verl (``pinned``), verl* (``pinned_rebalance``), slime (``least_load``)
@@ -60,7 +60,8 @@ GPU = "h100_sxm"
 MODELS = ("Qwen3-8B", "Qwen3-14B", "Qwen3-32B")
 SIZES = (8, 64)
 DEGREES = (1, 2, 4, 8)
-SLOTS_PER_GPU = 64
+SLOTS_PER_GPU = 50
+"""Half as many as trajectories."""
 GROUPS_PER_8_GPUS = 50
 SAMPLES = 16
 MOST_CONTEXT = 16_384
@@ -134,6 +135,10 @@ class Cell:
     def headroom(self, other: str) -> float:
         """Of ``other`` over the bound of the budget."""
         return fmean(run.makespan_s / run.budget_bound.seconds for run in self.runs[other])
+
+    def longest_queue_s(self, name: str) -> float:
+        """How long the longest trajectory waited, mean over seeds."""
+        return fmean(run.longest_queue_s for run in self.runs[name])
 
     def best_degree(self, baseline: str) -> int:
         """The degree whose pool is fastest for a baseline, over all seeds."""
@@ -316,7 +321,7 @@ def print_together(cells: Sequence[Cell], wrong: Mapping[str, Sequence[Noise]]) 
 
 
 def print_alone(cells: Sequence[Cell]) -> None:
-    """One part of Heddle replaced, two lines a cell."""
+    """One part of Heddle replaced, three lines a cell."""
     print("\nOne part of Heddle replaced, lengths known: its makespan over Heddle's, mean/worst seed")
     print(f"{'':38}" + "".join(f"{other:>13}" for other in PARTS))
     print(f"{'replaces Heddle in':38}" + "".join(f"{part:>13}" for part, _ in PARTS.values()))
@@ -325,6 +330,8 @@ def print_alone(cells: Sequence[Cell]) -> None:
         title = f"{cell.trace[:14]}, {cell.model}, {cell.gpus} GPUs"
         print(f"{title:38}" + "".join(f"{describe_ratio(cell.ratio(other, ORACLE)):>13}" for other in PARTS))
         print(f"  {'headroom':36}" + "".join(f"{cell.headroom(other):>13.2f}" for other in PARTS))
+        queues = "".join(f"{cell.longest_queue_s(other):>13.1f}" for other in PARTS)
+        print(f"  {f'queue of the longest (s), Heddle {cell.longest_queue_s(ORACLE):.1f}':36}{queues}")
 
 
 def print_summary(cells: Sequence[Cell], labels: Sequence[str]) -> None:
@@ -357,7 +364,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--traces", type=Path, help="folder of *.jsonl(.gz); the shipped traces without it")
-    parser.add_argument("--seeds", type=int, default=5, help="on 8 GPUs")
+    parser.add_argument("--seeds", type=int, default=4, help="on 8 GPUs")
     parser.add_argument("--large-seeds", type=int, default=2, help="on 64 GPUs")
     parser.add_argument("--token-scale", type=float, default=1.0, help="sampled tokens times this")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from heddle.cli.output import ExitCode, Output
 from heddle.cli.simulate import presets_of, profiles_of
-from heddle.cli.simulation_tables import describe_workload, workload_document
+from heddle.cli.simulation_tables import describe_workload, run_notes, workload_document
 from heddle.cli.traces import read_trace
 from heddle.control.build import PlaneSettings
 from heddle.planning.profile import Profile
@@ -116,6 +116,7 @@ def _describe(run: RecordedRun, machines: _Machines, runs: Sequence[RunSummary])
     return Group(
         describe_workload(run.workload),
         *(f"  {note}" for note in run.workload.notes),
+        *run_notes(runs),
         f"engine times: {machines.origin}",
         f"live {live}, simulated as it was configured {simulated}: the model is off by {error:+.1%}",
         "",

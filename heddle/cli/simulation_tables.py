@@ -20,12 +20,18 @@ def describe_experiment(experiment: Experiment, played: Workload, compared: Sequ
     return Group(
         describe_workload(played),
         *notes,
+        *run_notes([one.runs[0] for one in compared]),
         describe_bounds(experiment, compared),
         "",
         makespan_table(compared),
         "",
         cause_table(compared),
     )
+
+
+def run_notes(runs: Sequence[RunSummary]) -> list[str]:
+    """What these runs could not play as real ones would."""
+    return [f"  {run.configuration}, seed {run.seed}: {note}" for run in runs for note in run.notes]
 
 
 def describe_workload(played: Workload) -> str:

@@ -183,6 +183,8 @@ def _kind(hardware: Hardware, degree: int, slots: int, *, flat: bool) -> _Kind:
         slopes = np.diff(table, axis=1)[:, positive[0] :] / widths
         beta = max(0.0, float((slopes / batches[:, None]).min()) * (1 - ROUNDING))
     floors = (table[:, :-1] - beta * batches[:, None] * np.array(knots)).min(axis=1)
+    if floors.min() <= 0:
+        return _kind(hardware, degree, slots, flat=True)
     memory = math.inf if times.kv_capacity_tokens is None else float(times.kv_capacity_tokens)
     return _Kind(degree, floors, beta, curves.weights_s, times.prefill_tokens_per_s, memory)
 
@@ -210,7 +212,7 @@ def _bound(
     decoding = beta_charge * float(demand.contexts.sum())
     held = 0.0
     if hardware.rules.prefill is PrefillMode.EXCLUSIVE:
-        held_s = min(prices[k.tp_degree] * float(k.floors_s[0]) / k.kv_capacity_tokens for k in kinds)
+        held_s = min(prices[k.tp_degree] * float(k.floors_s.min()) / k.kv_capacity_tokens for k in kinds)
         held = demand.held_tokens * held_s
     paces, charges = _envelope(kinds, prices)
     own = demand.lead_s + beta_time * demand.contexts

@@ -78,6 +78,8 @@ class RunSummary:
     """For the pool of this run."""
     budget_bound: Bound
     """For every pool of the budget."""
+    notes: tuple[str, ...]
+    """What the run itself could not play as a real one would."""
 
     @property
     def regret(self) -> float:
@@ -157,6 +159,7 @@ def summarise(
         pool=describe_pool(result.workers),
         bound=pool_bound(workload, hardware, workers, max_preemptions_per_step=preemptions),
         budget_bound=budget_bound(workload, hardware, slots, max_preemptions_per_step=preemptions),
+        notes=tuple(note for note in result.notes if note not in workload.notes),
     )
 
 

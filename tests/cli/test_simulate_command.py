@@ -172,6 +172,14 @@ def test_what_makes_no_sense_is_refused(typed: tuple[str, ...], message: str) ->
     assert message in result.stderr
 
 
+def test_what_no_engine_would_do_is_told(trace: Path, profile: Path) -> None:
+    """A trajectory larger than a worker's memory runs by itself, and the table says so."""
+    profile.write_text(PROFILE.replace(",20000", ",100"))
+    result = invoke(trace, "--profile", profile, "--compare", "sticky", "--seeds", 1)
+    assert "sticky, seed 0:" in result.stdout
+    assert "larger than the whole KV memory" in result.stdout
+
+
 def test_charts_are_drawn(trace: Path, profile: Path, tmp_path: Path) -> None:
     """A PNG of the first seed, where matplotlib is there."""
     pytest.importorskip("matplotlib")
