@@ -45,6 +45,27 @@ class SGLangGroupConfig(_Section):
     environment: dict[str, str] = Field(default_factory=dict)
 
 
+class PrefixStoreConfig(_Section):
+    """Where servers share the prefixes that they computed."""
+
+    kind: Literal["none", "heddle", "mooncake"] = "none"
+    """``heddle``: the memory of this machine, for servers of all degrees; ``mooncake``: a store that runs."""
+    directory: Path | None = None
+    """Of ``heddle``: in a memory file system. ``None`` takes one that is named after ``data_dir``."""
+    budget_gib: float | None = Field(default=None, gt=0.0)
+    """Of ``heddle``: memory for all pages; ``None`` takes half of what the file system has free."""
+    page_tokens: int = Field(default=64, ge=1)
+    """Only whole pages are shared."""
+    host_gb: int | None = Field(default=None, ge=1)
+    """Host memory of each rank in front of the store; ``None`` takes twice its KV cache."""
+    kv_heads: int | None = Field(default=None, ge=1)
+    """Of the model, where its directory is not at hand; 1 under multi-head latent attention."""
+    largest_tp: int = Field(default=8, ge=1)
+    """Highest degree that a worker will ever have; all servers on one store need the same."""
+    master: str | None = None
+    """Of ``mooncake``: host and port of its master."""
+
+
 class SGLangConfig(_Section):
     """SGLang servers: how they are started, or where they run."""
 
@@ -73,6 +94,7 @@ class SGLangConfig(_Section):
     start_at_once: int = Field(default=2, ge=1)
     free_share: float = Field(default=0.9, gt=0.0, le=1.0)
     """Of a GPU's memory, to be free before a server is started there."""
+    prefix_store: PrefixStoreConfig = PrefixStoreConfig()
 
 
 class EngineConfig(_Section):

@@ -29,6 +29,7 @@ from heddle.engines.sglang.command import (
 from heddle.engines.sglang.devices import parse_devices
 from heddle.engines.sglang.inventory import memory_in_use, read_inventory
 from heddle.errors import ConfigError
+from heddle.prefix_stores import open_store, sglang_state_dir, store_flags
 from heddle.text.byte_tokenizer import TURN_END, ByteTokenizer
 from heddle.text.tokenizer import TextTokenizer, load_tokenizer
 
@@ -95,6 +96,7 @@ async def _launched_kit(config: HeddleConfig) -> EngineKit:
         budget=len(order),
         exclusive=template.device is DeviceKind.CUDA,
         weights_path=template.model,
+        memory=await asyncio.to_thread(open_store, config),
     )
 
 
@@ -140,16 +142,17 @@ def server_template(config: HeddleConfig) -> ServerTemplate:
     engine, sglang = config.engine, config.engine.sglang
     if "model" not in engine.model_fields_set:
         raise ConfigError("engine.model: name the directory of a Hugging Face model for SGLang")
-    path = Path(engine.model)
+    path, store = Path(engine.model), store_flags(config)
+    defaults = DEFAULT_ARGUMENTS if sglang.default_args is None else sglang.default_args
     return ServerTemplate(
         model=str(path.resolve()) if path.is_dir() else engine.model,
         context_tokens=engine.context_tokens,
-        state_dir=config.data_dir.resolve() / "sglang",
+        state_dir=sglang_state_dir(config),
         command=sglang.command,
         device=DeviceKind(sglang.device),
-        default_args=DEFAULT_ARGUMENTS if sglang.default_args is None else sglang.default_args,
+        default_args=(*defaults, *store.arguments),
         extra_args=sglang.extra_args,
-        environment=sglang.environment,
+        environment={**sglang.environment, **store.environment},
         groups={
             degree: GroupOptions(group.extra_args, group.environment)
             for degree, group in sglang.groups.items()
@@ -210,6 +213,8 @@ def _planned_capabilities(template: ServerTemplate) -> EngineCapabilities:
         enable_priority_scheduling="--enable-priority-scheduling" in arguments,
         disable_priority_preemption="--disable-priority-preemption" in arguments,
         enable_session_radix_cache="--enable-session-radix-cache" in arguments,
+        enable_hierarchical_cache="--enable-hierarchical-cache" in arguments,
+        hicache_storage_backend="planned" if "--hicache-storage-backend" in arguments else None,
     ).capabilities
 
 

@@ -120,6 +120,11 @@ class Metrics:
         )
         self._ignored = _Family(counter("ignored_events_total", "Late or foreign events.", "reason"))
         self._quarantined = _Family(counter("quarantined_total", "Trajectories kept back.", "gate"))
+        self._transfers = _Family(
+            counter("transfers_total", "Attempts to bring a prefix to another worker.", "outcome")
+        )
+        self._transferred = counter("transferred_tokens_total", "Tokens of prefixes that were brought.")
+        self._transfer = histogram("transfer_seconds", "From its order to its end.", buckets=_SECONDS)
 
     def trajectory_finished(self, status: TrajectoryStatus) -> None:
         """A trajectory was committed with this final status."""
@@ -141,6 +146,12 @@ class Metrics:
         self._prompt.inc(prompt_tokens)
         self._cached.inc(cached_tokens)
         self._step.observe(generate_s)
+
+    def transfer_ended(self, outcome: str, *, seconds: float, moved_tokens: int) -> None:
+        """A prefix was brought to another worker, or not: moved, withdrawn, failed."""
+        self._transfers.of(outcome).inc()
+        self._transferred.inc(moved_tokens)
+        self._transfer.observe(seconds)
 
     def queue_wait(self, seconds: float) -> None:
         """A trajectory got its slot after this time."""

@@ -34,6 +34,7 @@ from heddle.coordinator.telemetry import Telemetry
 from heddle.coordinator.transfers import TransferDesk
 from heddle.coordinator.weights import WeightKeeper
 from heddle.coordinator.weights_file import WeightsFile
+from heddle.engines.memory_files import MemoryDirectory
 from heddle.engines.supervisor import EngineLauncher
 from heddle.environments.registry import EnvironmentRegistry
 from heddle.errors import HeddleError
@@ -63,6 +64,8 @@ class EngineKit:
     """Where workers can read again the weights that they start with, if they can exchange them at all."""
     pool: str | None = None
     """The degrees of the workers, where the engine comes with them; else the configuration says."""
+    memory: MemoryDirectory | None = None
+    """What workers share in memory, for as long as this object is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,9 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
             parts.plane, parts.event_log, time.monotonic, on_ignored=parts.metrics.event_ignored
         )
         pool = _pool(parts, control, tasks)
-        transfers = TransferDesk(post=control.post, now=time.monotonic, tasks=tasks)
+        transfers = TransferDesk(
+            post=control.post, observe=parts.watcher.transfer_ended, now=time.monotonic, tasks=tasks
+        )
         control.attach(pool, transfers)
         weights = WeightKeeper(
             pool,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from heddle.coordinator.broadcast import Broadcaster
 from heddle.metrics import Metrics
-from heddle.records import StepRecord, Trajectory
+from heddle.records import MoveRecord, StepRecord, Trajectory
 from heddle.tools.manager import ToolObservation
 
 
@@ -30,6 +30,10 @@ class RunWatcher:
             preemptions=step.preemptions,
         )
         self._metrics.queue_wait(step.queue_s)
+
+    def transfer_ended(self, move: MoveRecord) -> None:
+        """For the transfer desk's hook."""
+        self._metrics.transfer_ended(move.outcome, seconds=move.seconds, moved_tokens=move.moved_tokens)
 
     def record_refused(self, gates: Sequence[str]) -> None:
         for gate in gates:

@@ -56,9 +56,15 @@ class TransferDesk:
     """``start`` and ``withdraw`` do not block. ``close`` ends what is under way, unanswered."""
 
     def __init__(
-        self, *, post: Callable[[Event], None], now: Callable[[], float], tasks: asyncio.TaskGroup
+        self,
+        *,
+        post: Callable[[Event], None],
+        observe: Callable[[MoveRecord], None],
+        now: Callable[[], float],
+        tasks: asyncio.TaskGroup,
     ) -> None:
         self._post = post
+        self._observe = observe
         self._now = now
         self._tasks = tasks
         self._copying: dict[TrajectoryId, _Copying] = {}
@@ -98,7 +104,9 @@ class TransferDesk:
         outcome = _outcome(copying)
         copying.work.cancel()
         del self._copying[order.trajectory_id]
-        run.note_move(copying.step_index, _record(copying, outcome, self._now() - copying.began))
+        move = _record(copying, outcome, self._now() - copying.began)
+        run.note_move(copying.step_index, move)
+        self._observe(move)
         if isinstance(outcome, PrefixTransfer):
             moved = outcome.moved_tokens
             self._post(TransferFinished(order.trajectory_id, order.source, order.target, moved))

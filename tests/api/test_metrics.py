@@ -27,6 +27,18 @@ def test_two_registries_share_nothing() -> None:
     assert ("heddle_trajectories_total", (("status", "completed"),)) not in samples_of(other)
 
 
+def test_transfers_are_counted_by_what_became_of_them() -> None:
+    """And the tokens that they brought."""
+    metrics = Metrics()
+    metrics.transfer_ended("moved", seconds=0.2, moved_tokens=90)
+    metrics.transfer_ended("withdrawn", seconds=0.1, moved_tokens=0)
+    found = samples_of(metrics)
+    assert found[("heddle_transfers_total", (("outcome", "moved"),))] == 1
+    assert found[("heddle_transfers_total", (("outcome", "withdrawn"),))] == 1
+    assert found[("heddle_transferred_tokens_total", ())] == 90
+    assert found[("heddle_transfer_seconds_count", ())] == 2
+
+
 def test_a_step_is_counted_with_its_tokens() -> None:
     """Tokens are told apart by kind, durations are histograms."""
     metrics = Metrics()

@@ -59,6 +59,31 @@ def test_the_text_is_what_to_type() -> None:
     assert "--model-path Qwen/Qwen3-14B" in commands[1]
 
 
+def test_servers_that_share_prefixes_are_told_so(tmp_path: Path) -> None:
+    """The same store for all degrees; nothing is made for a dry run."""
+    arguments = [
+        *("--gpus", "0-2", "--pool", "2+1", "--set", f"data_dir={tmp_path / 'data'}"),
+        *("--set", "engine.sglang.prefix_store.kind=heddle"),
+        *("--set", "engine.sglang.prefix_store.kv_heads=8"),
+        *("--set", f"engine.sglang.prefix_store.directory={tmp_path / 'memory'}"),
+        *("--set", "engine.sglang.prefix_store.budget_gib=1.5"),
+    ]
+    planned = workers(invoke(*arguments, "--json"))
+    commands = [worker["command"] for worker in planned]
+    flag = "--hicache-storage-backend-extra-config"
+    configs = {command[command.index(flag) + 1] for command in commands}
+    assert len(configs) == 1
+    config = orjson.loads(configs.pop())
+    assert (config["kv_heads"], config["budget_bytes"]) == (8, 3 * 2**29)
+    assert config["root"] == str(tmp_path / "memory")
+    for worker in planned:
+        assert str(tmp_path / "data" / "sglang") in worker["environment"]["PYTHONPATH"]
+    assert list(tmp_path.iterdir()) == []
+    unknown = invoke(*arguments[:-6])
+    assert unknown.exit_code == 2
+    assert "cannot tell the KV heads of the model" in unknown.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

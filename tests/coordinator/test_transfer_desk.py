@@ -87,6 +87,7 @@ class Rig:
     desk: TransferDesk
     run: Run
     answers: asyncio.Queue[Event]
+    observed: list[MoveRecord]
 
     def order(self, source: Engine, target: Engine, deadline_s: float = 30.0) -> None:
         self.desk.start(Transfer(T, A, B, len(CONTEXT), deadline_s), self.run, source, target)
@@ -100,9 +101,12 @@ async def rig() -> AsyncIterator[Rig]:
     answers: asyncio.Queue[Event] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as tasks:
-        desk = TransferDesk(post=answers.put_nowait, now=loop.time, tasks=tasks)
-        yield Rig(desk, Run(), answers)
+        observed: list[MoveRecord] = []
+        desk = TransferDesk(post=answers.put_nowait, observe=observed.append, now=loop.time, tasks=tasks)
+        run = Run()
+        yield Rig(desk, run, answers, observed)
         await desk.close()
+    assert observed == [move for _, move in run.moves]
     assert answers.empty(), "an order was answered twice"
 
 

@@ -69,6 +69,7 @@ def test_the_storage_class_is_found_before_what_was_on_the_path(tmp_path: Path) 
     stale.parent.mkdir()
     stale.symlink_to(tmp_path / "gone")
     environment = store_environment(STORE, tmp_path, {"PYTHONPATH": "/mine"})
+    assert not (stale / "hicache.py").exists(), "asking for it makes nothing"
     assert environment == {"PYTHONPATH": f"{expose_kv_store(tmp_path)}:/mine"}
     assert (stale / "hicache.py").is_file()
 

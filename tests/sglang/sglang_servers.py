@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -46,14 +46,21 @@ class Kind:
     other: Path
     """Weights of the same shape that say other things."""
 
-    def start(self, log: Path, arguments: Sequence[str] = ARGUMENTS) -> Server:
-        """Returns when it is ready."""
+    def start(
+        self, log: Path, arguments: Sequence[str] = ARGUMENTS, environment: Mapping[str, str] | None = None
+    ) -> Server:
+        """Returns when it is ready. ``environment`` is set over our own."""
         port = free_port()
         more = () if self.name == "mock" else ("--skip-tokenizer-init",)
         command = (*self.command, str(port), "--model-path", str(self.model), *more, *arguments)
         with log.open("wb") as file:
             process = subprocess.Popen(
-                command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, cwd=log.parent
+                command,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=log.parent,
+                env={**os.environ, **(environment or {})},
             )
         server = Server(self, process, f"http://127.0.0.1:{port}", log)
         try:

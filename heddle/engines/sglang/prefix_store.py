@@ -106,12 +106,13 @@ def store_arguments(store: PrefixStore, *, on_cpu: bool) -> tuple[str, ...]:
 
 
 def store_environment(store: PrefixStore, state_dir: Path, inherited: Mapping[str, str]) -> Mapping[str, str]:
-    """What every server's environment gets, over ``inherited``. Makes a directory under ``state_dir``.
+    """What every server's environment gets, over ``inherited``.
 
-    Raises ``ConfigError`` for a store that lacks a setting.
+    Servers find the storage class where ``expose_kv_store`` puts it. Raises ``ConfigError`` for a store that
+    lacks a setting.
     """
     if store.kind is StoreKind.HEDDLE:
-        paths = [str(expose_kv_store(state_dir)), inherited.get("PYTHONPATH", "")]
+        paths = [str(_exposed(state_dir)), inherited.get("PYTHONPATH", "")]
         return {"PYTHONPATH": ":".join(path for path in paths if path)}
     if store.kind is StoreKind.MOONCAKE:
         if store.master is None:
@@ -126,7 +127,7 @@ def expose_kv_store(state_dir: Path) -> Path:
 
     SGLang often has an environment of its own, which must not see the packages of Heddle's.
     """
-    path = state_dir / "sglang-path"
+    path = _exposed(state_dir)
     link = path / PACKAGE_NAME
     package = Path(__file__).resolve().parent / "kv_store"
     path.mkdir(parents=True, exist_ok=True)
@@ -135,6 +136,10 @@ def expose_kv_store(state_dir: Path) -> Path:
     if not link.is_symlink():
         link.symlink_to(package, target_is_directory=True)
     return path
+
+
+def _exposed(state_dir: Path) -> Path:
+    return state_dir / "sglang-path"
 
 
 def _memory_arguments(kind: StoreKind, on_cpu: bool) -> tuple[str, ...]:

@@ -24,7 +24,12 @@ def register() -> None:
 
 
 def _allocate(
-    dims: Any, dtype: Any, device: str, pin_memory: bool, allocator: Any, granularity: int | None = None
+    dims: Any,
+    dtype: Any,
+    device: str,
+    pin_memory: bool,
+    allocator: Any,
+    registration_granularity_bytes: int | None = None,
 ) -> Tensor:
     return allocator.allocate(dims, dtype=dtype, device=device)
 
@@ -42,34 +47,38 @@ def _never_pin(cache: type) -> None:
 
 
 def _copy_slots(
-    sources: list[Tensor], targets: list[Tensor], source_slots: Tensor, target_slots: Tensor, page_size: int
+    src_layers: list[Tensor],
+    dst_layers: list[Tensor],
+    src_indices: Tensor,
+    dst_indices: Tensor,
+    page_size: int,
 ) -> None:
     """Layer by layer, both sides by slots."""
-    for source, target in zip(sources, targets, strict=True):
-        target[target_slots] = source[source_slots]
+    for source, target in zip(src_layers, dst_layers, strict=True):
+        target[dst_indices] = source[src_indices]
 
 
 def _load_layer(
-    sources: list[Tensor],
-    targets: list[Tensor],
-    source_slots: Tensor,
-    target_slots: Tensor,
-    layer: int,
+    src_ptrs: list[Tensor],
+    dst_ptrs: list[Tensor],
+    src_indices: Tensor,
+    dst_indices: Tensor,
+    layer_id: int,
     page_size: int,
 ) -> None:
     """From host pages ``[page, layer, token, ...]`` to the device's slots of one layer."""
-    pages = source_slots[::page_size] // page_size
-    for source, target in zip(sources, targets, strict=True):
-        target[target_slots] = source[pages, layer].reshape(-1, *target.shape[1:])
+    pages = src_indices[::page_size] // page_size
+    for source, target in zip(src_ptrs, dst_ptrs, strict=True):
+        target[dst_indices] = source[pages, layer_id].reshape(-1, *target.shape[1:])
 
 
 def _store_layers(
-    sources: list[Tensor], targets: list[Tensor], source_slots: Tensor, target_slots: Tensor, page_size: int
+    src_ptrs: list[Tensor], dst_ptrs: list[Tensor], src_indices: Tensor, dst_indices: Tensor, page_size: int
 ) -> None:
-    """From the device's slots of all layers to host pages; ``sources`` holds each target's layers in turn."""
-    pages = target_slots[::page_size] // page_size
-    layers = len(sources) // len(targets)
-    for index, target in enumerate(targets):
+    """From the device's slots of all layers to host pages; ``src_ptrs`` has each target's in turn."""
+    pages = dst_indices[::page_size] // page_size
+    layers = len(src_ptrs) // len(dst_ptrs)
+    for index, target in enumerate(dst_ptrs):
         for layer in range(layers):
-            source = sources[index * layers + layer]
-            target[pages, layer] = source[source_slots].reshape(-1, page_size, *source.shape[1:])
+            source = src_ptrs[index * layers + layer]
+            target[pages, layer] = source[src_indices].reshape(-1, page_size, *source.shape[1:])
