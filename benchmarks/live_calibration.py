@@ -34,7 +34,11 @@ ROOM_TOKENS = 96
 """More than any batch samples until its steps are seen."""
 NEW_TOKENS = (8, 24, 64, 128, 192)
 """Uncached tokens whose prefill is timed; the longest takes several chunks."""
-ABORT_AFTER_TOKENS = 6
+STALL_TOKENS = 24
+"""Of the prompt that holds others up; an observation with its template has about so many."""
+WARM_TOKENS = 6
+"""Of a generation before something is done to it."""
+DEADLINE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,9 @@ class Calibration:
 
     times: EngineTimes
     prefill_request_s: float
-    """Of a request besides its uncached tokens; what its way to the engine takes is in it."""
+    """Of a request besides its uncached tokens, while nobody else decodes."""
+    request_s: float
+    """Of a request before and after its prefill, while others decode on."""
     abort_s: float
     """From the order until the slot is free, less the half step that it waits for in the mean."""
 
@@ -74,7 +80,6 @@ async def calibrate(
     """Measure batches up to ``slots`` at each of ``contexts``, prompts, and aborts."""
     samples: dict[tuple[int, int], list[float]] = {}
     prefill: list[tuple[int, float]] = []
-    aborts: list[float] = []
     async with running(kit, workers, slots) as engines:
         gauges = [_Gauge(engine, kit, seed + index) for index, engine in enumerate(engines)]
         for number, context in itertools.product(range(rounds), contexts):
@@ -86,9 +91,10 @@ async def calibrate(
         say("calibration: prompts and aborts")
         for tokens in NEW_TOKENS * (rounds + 1):
             prefill += await _all(gauge.prefill(tokens) for gauge in gauges)
-        for _ in range(4 * rounds):
-            aborts += await _all(gauge.abort() for gauge in gauges)
+        aborts = await _repeated(4 * rounds, lambda: _all(gauge.abort() for gauge in gauges))
+        stalls = await _repeated(2 * rounds, lambda: _all(gauge.stall(STALL_TOKENS) for gauge in gauges))
     fixed_s, rate = _line(prefill)
+    blocking_s = min(fixed_s, max(0.0, statistics.median(stalls) - STALL_TOKENS / rate))
     profiles = tuple(
         DegreeProfile.measured(
             1, [(batch, statistics.median(samples[context, batch])) for batch in range(1, slots + 1)]
@@ -103,7 +109,12 @@ async def calibrate(
         slots=slots,
     )
     half_step_s = profiles[0].token_seconds / 2
-    return Calibration(times, fixed_s, max(0.0, statistics.median(aborts) - half_step_s))
+    return Calibration(
+        times=times,
+        prefill_request_s=blocking_s,
+        request_s=fixed_s - blocking_s,
+        abort_s=max(0.0, statistics.median(aborts) - half_step_s),
+    )
 
 
 class _Gauge:
@@ -140,21 +151,26 @@ class _Gauge:
         generation = await self._engine.generate(self._request(self._fresh(tokens), 1), _ignore)
         return generation.prompt_tokens - generation.cached_tokens, generation.prefill_s
 
-    async def abort(self) -> float:
-        """Seconds from the order to abort until the slot is free."""
-        seen = asyncio.Event()
-        arrived = 0
-
-        def count(chunk: TokenChunk) -> None:
-            nonlocal arrived
-            arrived += len(chunk.token_ids)
-            if arrived >= ABORT_AFTER_TOKENS:
-                seen.set()
-
+    async def stall(self, tokens: int) -> float:
+        """The longest pause between two tokens of a generation, because of a prompt of so many tokens."""
+        stream = _Stream(WARM_TOKENS)
         request = self._request(self._fresh(16), ROOM_TOKENS)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._engine.generate(request, count))
-            await seen.wait()
+            tasks.create_task(self._engine.generate(request, stream.take))
+            await stream.wait(WARM_TOKENS)
+            await self._engine.generate(self._request(self._fresh(tokens), 1), _ignore)
+            await stream.wait(len(stream.arrivals) + 2)
+            await self._engine.abort(request.request_id)
+        times = stream.arrivals[WARM_TOKENS - 1 :]
+        return max(after - before for before, after in itertools.pairwise(times))
+
+    async def abort(self) -> float:
+        """Seconds from the order to abort until the slot is free."""
+        stream = _Stream(WARM_TOKENS)
+        request = self._request(self._fresh(16), ROOM_TOKENS)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._engine.generate(request, stream.take))
+            await stream.wait(WARM_TOKENS)
             began = time.monotonic()
             await self._engine.abort(request.request_id)
             return time.monotonic() - began
@@ -167,9 +183,36 @@ class _Gauge:
             max_new_tokens=max_new_tokens,
             sampling=SamplingParams(temperature=0.0),
             ignore_end=True,
-            deadline_s=120.0,
-            first_token_deadline_s=120.0,
+            deadline_s=DEADLINE_S,
+            first_token_deadline_s=DEADLINE_S,
         )
+
+
+class _Stream:
+    """When the tokens of a generation came."""
+
+    def __init__(self, wanted: int) -> None:
+        self.arrivals: list[float] = []
+        self._wanted = wanted
+        self._seen = asyncio.Event()
+
+    def take(self, chunk: TokenChunk) -> None:
+        """More of them."""
+        self.arrivals += [time.monotonic()] * len(chunk.token_ids)
+        if len(self.arrivals) >= self._wanted:
+            self._seen.set()
+
+    async def wait(self, tokens: int) -> None:
+        """Until so many have come, in all."""
+        self._wanted = tokens
+        if len(self.arrivals) < tokens:
+            self._seen.clear()
+            async with asyncio.timeout(DEADLINE_S):
+                await self._seen.wait()
+
+
+async def _repeated(times: int, measure: Callable[[], Awaitable[list[float]]]) -> list[float]:
+    return [value for _ in range(times) for value in await measure()]
 
 
 async def _all(awaitables: Iterable[Awaitable[T]]) -> list[T]:

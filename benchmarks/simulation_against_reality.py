@@ -12,6 +12,8 @@ Reported per preset: the live makespan of each repeat and their mean, the simula
 the mean; then the median and the worst error, and whether the simulator ranks the presets as live runs do.
 Two presets whose live means differ by no more than the noise between repeats are a tie, which no ranking can
 get wrong. ``--parts`` compares where the time of all trajectories went. About ten minutes on two quiet cores.
+``--engine fake`` leaves engines out: it does nothing but wait, so that only its wait per token is measured.
+What is compared then is everything else, and a busy machine disturbs it little.
 """
 
 from __future__ import annotations
@@ -31,16 +33,16 @@ from pathlib import Path
 import structlog
 from live_calibration import Calibration, calibrate
 from live_scheduling import Plan as DrawPlan
-from live_scheduling import Steps, collect, draw, load_trace, request
+from live_scheduling import Steps, collect, draw, kit, load_trace, request
 
 from heddle.app import open_coordinator, plane_settings
 from heddle.config import HeddleConfig, parse_config
 from heddle.coordinator.assembly import EngineKit
-from heddle.engine_kits import engine_kit
+from heddle.planning.profile import DegreeProfile
 from heddle.presets import find_preset
 from heddle.profiling.measured import MeasuredDegree, MeasuredPoint, Subject, to_csv
 from heddle.records import Trajectory
-from heddle.simulate.hardware import EngineRules, Hardware, PrefillMode
+from heddle.simulate.hardware import EngineRules, EngineTimes, Hardware, PrefillMode
 from heddle.simulate.options import SimulationOptions
 from heddle.simulate.result import SimulationResult
 from heddle.simulate.simulator import simulate
@@ -64,6 +66,7 @@ class Setup:
     tokens: int
     tool_mean_s: float
     predictor: str
+    engine: str
     seed: int
 
 
@@ -94,7 +97,12 @@ def config(setup: Setup, preset: str, data_dir: Path, profile: Path | None) -> H
         {
             "data_dir": data_dir,
             "log_level": "error",
-            "engine": {"pool": "1+1", "slots": setup.slots, "context_tokens": CONTEXT_TOKENS},
+            "engine": {
+                "kind": setup.engine,
+                "pool": "1+1",
+                "slots": setup.slots,
+                "context_tokens": CONTEXT_TOKENS,
+            },
             "tools": {"concurrency": 1024},
             "decisions": {
                 "predictor": setup.predictor,
@@ -107,12 +115,13 @@ def config(setup: Setup, preset: str, data_dir: Path, profile: Path | None) -> H
     )
 
 
-async def roll_out(settings: HeddleConfig, kit: EngineKit, work: Sequence[Steps]) -> list[Trajectory]:
+async def roll_out(settings: HeddleConfig, engine: EngineKit, work: Sequence[Steps]) -> list[Trajectory]:
     """Submit when both workers are up; returns every record."""
-    async with open_coordinator(settings, kit=kit) as coordinator:
+    async with open_coordinator(settings, kit=engine) as coordinator:
         while any(worker.phase != "ready" for worker in await coordinator.workers()):
             await asyncio.sleep(0.05)
-        status, _ = await coordinator.submit(request(work))
+        # Always the same name: trajectories are named after their batch, and some placers go by names.
+        status, _ = await coordinator.submit(request(work).model_copy(update={"batch_id": "reality"}))
         return await collect(coordinator, status.batch_id)
 
 
@@ -162,6 +171,20 @@ def overhead_s(records: Sequence[Trajectory]) -> float:
     return statistics.median(record.timing.coordinator / len(record.steps) for record in records)
 
 
+def fake_calibration(slots: int, records: Sequence[Trajectory]) -> Calibration:
+    """The fake engine waits before each token, whatever else runs and whatever came before."""
+    steps = [step for record in records for step in record.steps]
+    token_s = sum(step.decode_s for step in steps) / sum(step.output_tokens - 1 for step in steps)
+    times = EngineTimes(
+        tp_degree=1,
+        contexts=(0.0,),
+        profiles=(DegreeProfile.measured(1, [(batch, token_s) for batch in range(1, slots + 1)]),),
+        prefill_tokens_per_s=1e6,
+        slots=slots,
+    )
+    return Calibration(times, prefill_request_s=0.0, request_s=0.0, abort_s=0.0)
+
+
 def profile_csv(calibration: Calibration, model: str) -> str:
     """The step times as a profile for what plans by length: at the shorter context."""
     times = calibration.times
@@ -192,6 +215,7 @@ def play(
             prefill=PrefillMode.MIXED,
             chunk_tokens=CHUNK_TOKENS,
             prefill_request_s=calibration.prefill_request_s,
+            request_s=calibration.request_s,
             abort_s=calibration.abort_s,
             share_running=False,
         ),
@@ -284,37 +308,42 @@ async def run_all(options: argparse.Namespace, setup: Setup) -> list[Compared]:
     def say(text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
-    plan = DrawPlan(setup.slots, setup.tokens, setup.tool_mean_s, setup.predictor, "embedded", setup.seed)
+    plan = DrawPlan(setup.slots, setup.tokens, setup.tool_mean_s, setup.predictor, setup.engine, setup.seed)
     trace = load_trace(options.traces, options.trace)
     work = draw(trace, setup.trajectories, plan, 0)
     small = draw(trace, setup.trajectories, replace(plan, tokens=setup.tokens // 4), 1)
     live: dict[str, list[list[Trajectory]]] = {preset: [] for preset in options.presets}
     with tempfile.TemporaryDirectory(prefix="heddle-reality-") as name:
         folder = Path(name)
-        kit = await engine_kit(config(setup, options.presets[0], folder / "kit", None))
-        calibration = await calibrate(
-            kit,
-            workers=WORKERS,
-            slots=setup.slots,
-            contexts=CONTEXTS,
-            rounds=options.rounds,
-            seed=setup.seed,
-            say=say,
-        )
+        engine = await kit(plan, config(setup, options.presets[0], folder / "kit", None))
+        first = options.presets[0]
+        if setup.engine == "fake":
+            records = await roll_out(config(setup, first, folder / "wait", None), engine, small)
+            calibration = fake_calibration(setup.slots, records)
+        else:
+            calibration = await calibrate(
+                engine,
+                workers=WORKERS,
+                slots=setup.slots,
+                contexts=CONTEXTS,
+                rounds=options.rounds,
+                seed=setup.seed,
+                say=say,
+            )
         say(describe(calibration))
         profile = folder / "profile.csv"
-        profile.write_text(profile_csv(calibration, kit.model))
-        settings = config(setup, options.presets[0], folder / "small", profile)
+        profile.write_text(profile_csv(calibration, engine.model))
         for preset in options.presets:  # planners are compiled at their first use, which takes a while
-            guess = unrecorded(small)
-            play(setup, config(setup, preset, folder, profile), guess, calibration, 0.0, preset)
-        step_overhead_s = overhead_s(await roll_out(settings, kit, small))
+            settings = config(setup, preset, folder, profile)
+            play(setup, settings, unrecorded(small), calibration, 0.0, preset)
+        records = await roll_out(config(setup, first, folder / "small", profile), engine, small)
+        step_overhead_s = overhead_s(records)
         say(f"a step costs {1000 * step_overhead_s:.1f} ms outside engines and tools")
         for repeat in range(options.repeats):
             turn = repeat % len(options.presets)
             for preset in [*options.presets[turn:], *options.presets[:turn]]:
                 settings = config(setup, preset, folder / f"{preset}-{repeat}", profile)
-                records = await roll_out(settings, kit, work)
+                records = await roll_out(settings, engine, work)
                 live[preset].append(records)
                 say(f"{preset}, repeat {repeat + 1}: {makespan_s(records):.2f} s")
         compared = []
@@ -343,8 +372,9 @@ def describe(calibration: Calibration) -> str:
         for context, profile in zip(times.contexts, times.profiles, strict=True)
     )
     return (
-        f"ms per step by batch: {steps}; prefill {1000 * calibration.prefill_request_s:.1f} ms and "
-        f"{times.prefill_tokens_per_s:.0f} tokens/s; abort {1000 * calibration.abort_s:.1f} ms"
+        f"ms per step by batch: {steps}; request {1000 * calibration.request_s:.1f} ms; prefill "
+        f"{1000 * calibration.prefill_request_s:.1f} ms and {times.prefill_tokens_per_s:.0f} tokens/s; "
+        f"abort {1000 * calibration.abort_s:.1f} ms"
     )
 
 
@@ -361,6 +391,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1400, help="sampled in one rollout")
     parser.add_argument("--tool-mean-s", type=float, default=0.6)
     parser.add_argument("--predictor", default="oracle")
+    parser.add_argument("--engine", choices=["embedded", "fake"], default="embedded")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--parts", action="store_true", help="compare where the time went")
     parser.add_argument("--json", type=Path)
@@ -371,6 +402,7 @@ def main() -> None:
         options.tokens,
         options.tool_mean_s,
         options.predictor,
+        options.engine,
         options.seed,
     )
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
