@@ -77,6 +77,10 @@ class Bound:
     """The bound: both at once, so that who is in a hurry cannot share its worker with many."""
 
 
+NOTHING = Bound(0.0, 0.0, 0.0)
+"""Of an empty workload."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Demand:
     """What every trajectory needs at least; arrays of one entry a trajectory."""
@@ -123,19 +127,21 @@ def pool_bound(
     workload: Workload, hardware: Hardware, pool: Sequence[WorkerSpec], *, max_preemptions_per_step: int
 ) -> Bound:
     """The bound for these workers."""
+    if not workload.trajectories:
+        return NOTHING
     slots = {spec.tp_degree: 0 for spec in pool}
     for spec in pool:
         slots[spec.tp_degree] = max(slots[spec.tp_degree], spec.slots)
     counts = {degree: sum(spec.tp_degree == degree for spec in pool) for degree in slots}
-    best = Bound(0.0, 0.0, 0.0)
+    best = NOTHING
     for kinds in _candidates(hardware, slots):
+        demand = _demand(workload, hardware, kinds, max_preemptions_per_step)
         throughput = {kind.tp_degree: _throughput(kind) for kind in kinds}
         by_degree = {degree: float(degree) for degree in slots}
         equal = dict.fromkeys(slots, 1.0)
         for prices in (throughput, by_degree, equal)[: 3 if len(slots) > 1 else 1]:
             worth = sum(prices[degree] * count for degree, count in counts.items())
-            found = _bound(workload, hardware, kinds, prices, worth, max_preemptions_per_step)
-            best = _tighter(best, found)
+            best = _tighter(best, _bound(demand, hardware.rules.prefill, kinds, prices, worth))
     return best
 
 
@@ -143,13 +149,15 @@ def budget_bound(
     workload: Workload, hardware: Hardware, slots: SlotRule, *, max_preemptions_per_step: int
 ) -> Bound:
     """The bound for any pool within the budget; ``slots`` is what the settings give a worker."""
+    if not workload.trajectories:
+        return NOTHING
     degrees = [engine.tp_degree for engine in hardware.engines if engine.tp_degree <= hardware.gpus]
     by_degree = {degree: hardware.slots(degree, slots.of(degree)) for degree in degrees}
     prices = {degree: float(degree) for degree in degrees}
-    best = Bound(0.0, 0.0, 0.0)
+    best = NOTHING
     for kinds in _candidates(hardware, by_degree):
-        found = _bound(workload, hardware, kinds, prices, float(hardware.gpus), max_preemptions_per_step)
-        best = _tighter(best, found)
+        demand = _demand(workload, hardware, kinds, max_preemptions_per_step)
+        best = _tighter(best, _bound(demand, hardware.rules.prefill, kinds, prices, float(hardware.gpus)))
     return best
 
 
@@ -196,22 +204,15 @@ def _throughput(kind: _Kind) -> float:
 
 
 def _bound(
-    workload: Workload,
-    hardware: Hardware,
-    kinds: Sequence[_Kind],
-    prices: Mapping[int, float],
-    worth: float,
-    preemptions: int,
+    demand: _Demand, prefill: PrefillMode, kinds: Sequence[_Kind], prices: Mapping[int, float], worth: float
 ) -> Bound:
-    if not workload.trajectories:
-        return Bound(0.0, 0.0, 0.0)
-    demand = _demand(workload, hardware, kinds, preemptions)
+    """For workers that are ``worth`` so much a second at these prices."""
     beta_time = min(kind.beta_s for kind in kinds)
     beta_charge = min(prices[kind.tp_degree] * kind.beta_s for kind in kinds)
     prompts = demand.prompt_tokens * min(prices[k.tp_degree] / k.prefill_tokens_per_s for k in kinds)
     decoding = beta_charge * float(demand.contexts.sum())
     held = 0.0
-    if hardware.rules.prefill is PrefillMode.EXCLUSIVE:
+    if prefill is PrefillMode.EXCLUSIVE:
         held_s = min(prices[k.tp_degree] * float(k.floors_s.min()) / k.kv_capacity_tokens for k in kinds)
         held = demand.held_tokens * held_s
     paces, charges = _envelope(kinds, prices)
@@ -220,7 +221,7 @@ def _bound(
 
     def together(decoding_charges: float) -> float:
         """By slots or by memory, with the prompts, which may hide in mixed iterations."""
-        if hardware.rules.prefill is PrefillMode.EXCLUSIVE:
+        if prefill is PrefillMode.EXCLUSIVE:
             return max(decoding_charges, held) + prompts
         return max(decoding_charges, prompts)
 

@@ -77,7 +77,7 @@ class RunSummary:
     bound: Bound
     """For the pool of this run."""
     budget_bound: Bound
-    """For every pool of the budget."""
+    """For every pool of the budget, and as many preemptions as any of the configurations may make."""
     notes: tuple[str, ...]
     """What the run itself could not play as a real one would."""
 
@@ -106,11 +106,21 @@ class Compared:
 def run_seed(experiment: Experiment, seed: int) -> tuple[RunSummary, ...]:
     """All configurations on the workload of one seed."""
     workload = experiment.workload_of(seed)
+    most = max(_preemptions(configuration.settings) for configuration in experiment.configurations)
+    bounds: dict[SlotRule, Bound] = {}
     summaries = []
     for configuration in experiment.configurations:
+        slots = SlotRule(configuration.settings.slots, configuration.settings.slots_per_gpu)
+        if slots not in bounds:
+            bounds[slots] = budget_bound(workload, experiment.hardware, slots, max_preemptions_per_step=most)
         result = run_one(experiment, workload, configuration, seed)
-        summaries.append(summarise(result, workload, experiment.hardware, configuration))
+        summaries.append(summarise(result, workload, experiment.hardware, configuration, bounds[slots]))
     return tuple(summaries)
+
+
+def _preemptions(settings: PlaneSettings) -> int:
+    """Of one step, at most."""
+    return settings.max_preemptions_per_step if settings.preemption else 0
 
 
 def run_one(
@@ -133,12 +143,14 @@ def run_one(
 
 
 def summarise(
-    result: SimulationResult, workload: Workload, hardware: Hardware, configuration: Configuration
+    result: SimulationResult,
+    workload: Workload,
+    hardware: Hardware,
+    configuration: Configuration,
+    budget: Bound,
 ) -> RunSummary:
-    """A result in figures, with its bounds."""
-    settings = configuration.settings
-    preemptions = settings.max_preemptions_per_step if settings.preemption else 0
-    slots = SlotRule(settings.slots, settings.slots_per_gpu)
+    """A result in figures, with the bound of its pool; ``budget`` is that of all pools."""
+    preemptions = _preemptions(configuration.settings)
     workers = [WorkerSpec(use.worker_id, use.tp_degree, use.slots) for use in result.workers]
     longest = result.longest
     parts = longest.parts
@@ -158,7 +170,7 @@ def summarise(
         migrations=sum(outcome.migrations for outcome in result.outcomes),
         pool=describe_pool(result.workers),
         bound=pool_bound(workload, hardware, workers, max_preemptions_per_step=preemptions),
-        budget_bound=budget_bound(workload, hardware, slots, max_preemptions_per_step=preemptions),
+        budget_bound=budget,
         notes=tuple(note for note in result.notes if note not in workload.notes),
     )
 
