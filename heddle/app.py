@@ -66,6 +66,7 @@ def plane_settings(config: HeddleConfig, pool: str | None = None) -> PlaneSettin
         ageing_per_s=decisions.ageing_per_s,
         kv_guard=decisions.kv_guard,
         predictor_error=decisions.predictor_error,
+        transfer_tokens_per_s=decisions.transfer_tokens_per_s,
         transfer_deadline_s=decisions.transfer_deadline_s,
     )
 

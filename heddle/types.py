@@ -280,6 +280,11 @@ class TrajectoryView(Protocol):
         ...
 
     @property
+    def moves(self) -> int:
+        """How often it was moved while its tools ran."""
+        ...
+
+    @property
     def known_total_tokens(self) -> int | None:
         """What it will have generated at its end, where a replay knows; only oracles may look."""
         ...
@@ -315,6 +320,11 @@ class WorkerView(Protocol):
     @property
     def kv_limit_tokens(self) -> float | None:
         """What they may hold together; ``None`` where nothing is guarded."""
+        ...
+
+    @property
+    def transfers(self) -> int:
+        """Accepted transfers from or to it that have not ended."""
         ...
 
     @property

@@ -10,7 +10,7 @@ import pytest
 
 from heddle.control.ports import MigrationProposal, MoveMeans
 from heddle.migration import MIGRATION_PLANNERS
-from heddle.types import TrajectoryView, WorkerView
+from heddle.types import TrajectoryId, TrajectoryView, WorkerView
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,12 @@ class Nomad:
 
     means: MoveMeans = MoveMeans.TRANSFER
     name: str = "nomad"
+
+    def prepare(self, trajectories: Sequence[TrajectoryView], workers: Sequence[WorkerView]) -> None:
+        """Plans nothing."""
+
+    def forget(self, trajectory_id: TrajectoryId) -> None:
+        """Remembers nothing."""
 
     def propose(
         self, in_tool: Sequence[TrajectoryView], workers: Sequence[WorkerView], now: float

@@ -14,7 +14,7 @@ from heddle.control.guard import GuardRules
 from heddle.control.moves import MoveRules
 from heddle.control.plane import ControlPlane
 from heddle.control.preemption import PreemptionRules
-from heddle.migration import make_migration_planner
+from heddle.migration import MigrationOptions, make_migration_planner
 from heddle.placement import PlacerOptions, make_placer
 from heddle.planning.profile import Profile
 from heddle.predict import PREDICTION_ERROR, PredictorOptions, make_predictor
@@ -46,6 +46,8 @@ class PlaneSettings:
     ageing_per_s: float = 0.0
     kv_guard: bool = True
     predictor_error: float = PREDICTION_ERROR
+    transfer_tokens_per_s: float | None = None
+    """How fast a prefix travels between workers; ``None``: it does not, and moves compute it anew."""
     transfer_deadline_s: float = 30.0
 
 
@@ -61,7 +63,10 @@ def build_plane(settings: PlaneSettings) -> ControlPlane:
         allocator=make_allocator(
             settings.allocator, AllocatorOptions(settings.pool, slots, settings.profile, settings.seed)
         ),
-        migration=make_migration_planner(settings.migration),
+        migration=make_migration_planner(
+            settings.migration,
+            MigrationOptions(settings.profile, settings.transfer_tokens_per_s, predictor.trust),
+        ),
         predictor=predictor,
         rules=DispatchRules(
             preemption=PreemptionRules(settings.preemption, settings.max_preemptions_per_step),

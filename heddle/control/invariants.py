@@ -146,6 +146,12 @@ def _waits(trajectory: TrajectoryState) -> bool:
 
 def _check_moves(state: ControlState) -> None:
     """One transfer per worker; whoever is to move is in its tools at the source, and the target is there."""
+    touching = Counter(worker for move in state.transfers.moves() for worker in move.endpoints)
+    for worker in state.workers.values():
+        if worker.transfers != touching[worker.worker_id]:
+            _violated(
+                f"{worker.worker_id} counts {worker.transfers} transfers of {touching[worker.worker_id]}"
+            )
     taken: set[WorkerId] = set()
     for move in state.transfers.moves():
         if move.under_way and not taken.isdisjoint(move.endpoints):

@@ -47,6 +47,14 @@ class Moves:
         self._planner = planner
         self._rules = rules
 
+    def prepare(self) -> None:
+        """A batch was placed or the pool changed."""
+        self._planner.prepare(tuple(self._state.trajectories.values()), self._state.ready)
+
+    def forget(self, trajectory: TrajectoryState) -> None:
+        """It ended; its move was withdrawn."""
+        self._planner.forget(trajectory.trajectory_id)
+
     def consider(self, trajectory: TrajectoryState, now: float) -> list[Command]:
         """Its tools have started: move it if the planner proposes so and nothing speaks against it."""
         for proposal in self._planner.propose((trajectory,), self._state.ready, now):
@@ -66,7 +74,10 @@ class Moves:
         if move is None:
             return []
         self._state.moves[MoveOutcome.WITHDRAWN] += 1
-        return [CancelTransfer(trajectory.trajectory_id)] if move.under_way else []
+        if move.under_way:
+            return [CancelTransfer(trajectory.trajectory_id)]
+        self._count(move, -1)
+        return []
 
     def withdraw_from(self, worker: WorkerState) -> list[Command]:
         """Nothing leaves this worker any more and nothing comes."""
@@ -82,6 +93,7 @@ class Moves:
         move = self._state.transfers.answered(event.trajectory_id, event.source, event.target)
         if move is None:
             return self._state.ignore(IgnoreReason.NO_TRANSFER)
+        self._count(move, -1)
         commands = [] if move.withdrawn else self._arrive(move, now)
         return commands + self._start()
 
@@ -90,6 +102,7 @@ class Moves:
         move = self._state.transfers.answered(event.trajectory_id, event.source, event.target)
         if move is None:
             return self._state.ignore(IgnoreReason.NO_TRANSFER)
+        self._count(move, -1)
         self._state.moves[MoveOutcome.FAILED] += not move.withdrawn
         return self._start()
 
@@ -123,6 +136,7 @@ class Moves:
         trajectory.move_refused = None
         if proposal.means is MoveMeans.RECOMPUTE:
             self._dispatcher.move_home(trajectory, self._state.workers[proposal.target])
+            trajectory.moves += 1
             self._state.moves[MoveOutcome.MOVED] += 1
             return
         move = Move(
@@ -133,6 +147,14 @@ class Moves:
             proposal.urgency,
         )
         self._state.transfers.add(move)
+        self._count(move, 1)
+
+    def _count(self, move: Move, by: int) -> None:
+        """A worker that has gone meanwhile counts no more."""
+        for name in move.endpoints:
+            worker = self._state.workers.get(name)
+            if worker is not None:
+                worker.transfers += by
 
     def _start(self) -> list[Command]:
         return [
@@ -150,6 +172,7 @@ class Moves:
         trajectory = self._state.trajectories[move.trajectory_id]
         source, target = (self._state.workers[name] for name in move.endpoints)
         self._dispatcher.move_home(trajectory, target, warm=True)
+        trajectory.moves += 1
         self._dispatcher.guard.relieve(target)
         self._state.moves[MoveOutcome.MOVED] += 1
         return self._dispatcher.serve(source, now) + self._dispatcher.serve(target, now)

@@ -110,9 +110,19 @@ class MigrationPlanner(Protocol):
     @property
     def name(self) -> str: ...
 
+    def prepare(self, trajectories: Sequence[TrajectoryView], workers: Sequence[WorkerView]) -> None:
+        """A batch was placed or the pool changed: all that are open, and the ready workers with them."""
+        ...
+
     def propose(
         self, in_tool: Sequence[TrajectoryView], workers: Sequence[WorkerView], now: float
-    ) -> Iterable[MigrationProposal]: ...
+    ) -> Iterable[MigrationProposal]:
+        """Moves for trajectories whose tools have just started, with estimates renewed after their steps."""
+        ...
+
+    def forget(self, trajectory_id: TrajectoryId) -> None:
+        """The trajectory ended: whatever is remembered of it may go."""
+        ...
 
 
 class LengthPredictor(Protocol):

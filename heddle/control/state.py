@@ -120,6 +120,8 @@ class TrajectoryState:
     """Its context counts against the memory of its home."""
     held_back: bool = False
     """The guard lets it wait for memory before its next step."""
+    moves: int = 0
+    """How often its home changed while its tools ran."""
     move_refused: MoveRefusal | None = None
     """Why it stayed when a move of it was proposed last; ``None`` where that was accepted."""
 
@@ -151,6 +153,8 @@ class WorkerState:
     """Share of it that the guard lets trajectories hold; ``None`` where nothing is guarded."""
     kv_tokens: int = 0
     """Context of all residents that hold some of its memory."""
+    transfers: int = 0
+    """Accepted ones from or to it that have not ended."""
     seconds_per_token: float | None = None
     """Of one generation among others, prefill included; a running mean."""
     preempting: TrajectoryId | None = None

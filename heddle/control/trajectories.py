@@ -80,6 +80,7 @@ class TrajectoryEvents:
                 self._dispatcher.admit(trajectory, now)
             if hopeless:
                 commands += self._dispatcher.cancel(trajectory, StopReason.ENGINE_FAILED, NO_WORKER_LEFT)
+        self._moves.prepare()
         return commands + self._dispatcher.serve_all(now)
 
     def batch_cancelled(self, event: BatchCancelled, now: float) -> list[Command]:
@@ -207,6 +208,7 @@ class TrajectoryEvents:
         trajectory.tool_names = ()
         state.set_phase(trajectory, TrajectoryPhase.ENDING, now)
         state.release_kv(trajectory)
+        self._moves.forget(trajectory)
         return commands if home is None else commands + self._dispatcher.serve(home, now)
 
     def trajectory_finished(self, event: TrajectoryFinished, now: float) -> list[Command]:
@@ -225,6 +227,7 @@ class TrajectoryEvents:
             self._predictor.observe_finished(trajectory)
         else:
             self._predictor.forget(trajectory.trajectory_id)
+        self._moves.forget(trajectory)
         state.drop_trajectory(trajectory, event.stop_reason, now)
         return commands if home is None else commands + self._dispatcher.serve(home, now)
 

@@ -56,6 +56,7 @@ class WorkerEvents:
         self._dispatcher.guard.watch(worker)
         self._state.set_worker_phase(worker, WorkerPhase.READY)
         self._dispatcher.spread(now)
+        self._moves.prepare()
         return self._dispatcher.serve_all(now)
 
     def worker_lost(self, event: WorkerLost, now: float) -> list[Command]:
@@ -69,6 +70,7 @@ class WorkerEvents:
             self._state.set_worker_phase(worker, WorkerPhase.DOWN)
             commands += self._moves.withdraw_from(worker)
             self._dispatcher.evacuate(worker, now)
+            self._moves.prepare()
         commands += self._dispatcher.serve(worker, now) + self._dispatcher.serve_all(now)
         if not event.will_restart:
             detail = f"worker {event.worker_id} is lost for good ({event.reason}) and no other is left"
@@ -85,6 +87,7 @@ class WorkerEvents:
         self._state.set_worker_phase(worker, WorkerPhase.DRAINING)
         commands = self._moves.withdraw_from(worker)
         self._dispatcher.evacuate(worker, now)
+        self._moves.prepare()
         commands += self._dispatcher.serve(worker, now) + self._dispatcher.serve_all(now)
         detail = f"worker {event.worker_id} was drained and every other is lost for good"
         return commands + self._end_all_if_hopeless(detail)

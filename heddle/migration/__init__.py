@@ -6,16 +6,27 @@ from collections.abc import Callable, Mapping
 
 from heddle.control.ports import MigrationPlanner
 from heddle.errors import ConfigError
+from heddle.migration.gated import GatedMigration
 from heddle.migration.none import NoMigration
+from heddle.migration.options import MigrationOptions
+from heddle.migration.rank import RankMigration
 
-MIGRATION_PLANNERS: Mapping[str, Callable[[], MigrationPlanner]] = {"none": NoMigration}
+__all__ = ["MIGRATION_PLANNERS", "MigrationOptions", "make_migration_planner"]
+
+MIGRATION_PLANNERS: Mapping[str, Callable[[MigrationOptions], MigrationPlanner]] = {
+    "none": lambda options: NoMigration(),
+    "rank": RankMigration,
+    "gated": GatedMigration,
+}
+
+_NO_OPTIONS = MigrationOptions()
 
 
-def make_migration_planner(name: str) -> MigrationPlanner:
+def make_migration_planner(name: str, options: MigrationOptions = _NO_OPTIONS) -> MigrationPlanner:
     """The planner of this name. Raises ``ConfigError`` that lists the names there are."""
     make = MIGRATION_PLANNERS.get(name)
     if make is None:
         raise ConfigError(
             f"unknown migration planner {name!r}; choose one of {', '.join(MIGRATION_PLANNERS)}"
         )
-    return make()
+    return make(options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from heddle.control.ports import MigrationProposal
-from heddle.types import TrajectoryView, WorkerView
+from heddle.types import TrajectoryId, TrajectoryView, WorkerView
 
 
 class NoMigration:
@@ -13,8 +13,14 @@ class NoMigration:
 
     name = "none"
 
+    def prepare(self, trajectories: Sequence[TrajectoryView], workers: Sequence[WorkerView]) -> None:
+        """Nothing to plan."""
+
     def propose(
         self, in_tool: Sequence[TrajectoryView], workers: Sequence[WorkerView], now: float
     ) -> Iterable[MigrationProposal]:
         """Never a proposal."""
         return ()
+
+    def forget(self, trajectory_id: TrajectoryId) -> None:
+        """Nothing is remembered."""

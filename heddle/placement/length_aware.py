@@ -3,8 +3,9 @@
 When a batch comes or the pool changes, everything open is planned at once: long trajectories to few workers
 of high degree, short ones together. What has a home keeps it; the rest goes where the plan says. Lengths are
 hedged by what the predictor has earned (see ``heddle.planning.hedge``): without any trust all count as equal,
-and a plan of equals is a spread by what each worker can carry. Where nothing was predicted, or some worker
-has no step times in the profile, trajectories are spread as by ``sticky_least_loaded``.
+and a plan of equals is a spread by what each worker can carry. Where nothing was predicted, some worker has
+no step times in the profile, or memory is too small for all contexts, trajectories are spread as by
+``sticky_least_loaded``.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ class LengthAware:
         descending = np.argsort(-lengths, kind="stable")
         cost = _cost(self._profile, trajectories, ordered, lengths)
         degrees = tuple(worker.tp_degree for worker in ordered)
+        if self._hedged and _memory_binds(self._profile, trajectories, degrees):
+            return
         plan = self._solver(lengths[descending], degrees, cost, self._seed)
         for worker, group in zip(ordered, plan.groups, strict=True):
             for index in descending[group]:
@@ -121,6 +124,18 @@ def _quantiles(trajectory: TrajectoryView) -> tuple[float, float, float] | None:
 def _all_priced(workers: Sequence[WorkerView], profile: Profile) -> bool:
     known = {degree.tp_degree for degree in profile.degrees}
     return all(worker.tp_degree in known for worker in workers)
+
+
+def _memory_binds(profile: Profile, trajectories: Sequence[TrajectoryView], degrees: Sequence[int]) -> bool:
+    """Whether all contexts together are more than the workers hold.
+
+    Then memory and not the batch limits each worker, contexts do not follow the lengths that are predicted,
+    and an even spread loses less than any group of long ones does.
+    """
+    context = max(profile.context_tokens, float(np.mean([t.context_tokens for t in trajectories])))
+    capacities = [profile[degree].kv_capacity_tokens for degree in degrees]
+    known = [capacity for capacity in capacities if capacity is not None]
+    return len(known) == len(capacities) and sum(known) < context * len(trajectories)
 
 
 def _cost(

@@ -38,6 +38,8 @@ from heddle.control.events import (
     ToolsStarted,
     TrajectoryFinished,
     TrajectorySpec,
+    TransferFailed,
+    TransferFinished,
     WorkerAdded,
     WorkerDrainRequested,
     WorkerLost,
@@ -47,6 +49,9 @@ from heddle.control.events import (
 from heddle.control.log import decode_entry, encode_entry
 from heddle.control.replay import replay
 from heddle.control.state import IgnoreReason
+from heddle.migration import MIGRATION_PLANNERS
+from heddle.placement import PLACERS
+from heddle.planning.profile import DegreeProfile, Profile
 from heddle.scheduling import SCHEDULERS, make_scheduler
 from heddle.types import (
     BatchId,
@@ -59,6 +64,11 @@ from heddle.types import (
     WorkerSpec,
 )
 
+PROFILE = Profile(
+    "", "", 100.0, (DegreeProfile.measured(1, [(1, 0.01), (2, 0.02)], prefill_tokens_per_s=1e5),)
+)
+"""A step costs as much for each member as it does alone, so that moving one helps."""
+
 SETTINGS = st.builds(
     PlaneSettings,
     scheduler=st.sampled_from(tuple(SCHEDULERS)),
@@ -68,6 +78,10 @@ SETTINGS = st.builds(
     preempt_margin_tokens=st.sampled_from([0.0, 5.0]),
     max_preemptions_per_step=st.integers(0, 2),
     ageing_per_s=st.sampled_from([0.0, 3.0]),
+    placer=st.sampled_from(tuple(PLACERS)),
+    migration=st.sampled_from(tuple(MIGRATION_PLANNERS)),
+    profile=st.just(PROFILE),
+    transfer_tokens_per_s=st.sampled_from([None, 1e4]),
 )
 CAPACITIES = st.sampled_from([None, 30, 100, 4096])
 ANY = st.integers(min_value=0, max_value=1 << 16)
@@ -103,6 +117,10 @@ class DataPlane(RuleBasedStateMachine):
         self.known_workers: list[WorkerId] = []
         self.stop_ordered: list[WorkerId] = []
         self.paused = False
+        self.transfers: dict[TrajectoryId, Transfer] = {}
+        """Ordered and not answered."""
+        self.broken_off: set[TrajectoryId] = set()
+        """Of these, the cancelled ones."""
 
     # ------------------------------------------------------------------------------------ plumbing
 
@@ -151,6 +169,11 @@ class DataPlane(RuleBasedStateMachine):
                 up = {w.worker_id: w.phase for w in self.plane.worker_views()}
                 if up.get(worker) in ("starting", "down"):
                     self.slots[worker] = slots
+            case TransferFinished(trajectory_id=name) | TransferFailed(trajectory_id=name):
+                order = self.transfers.get(name)
+                if order is not None and (order.source, order.target) == (event.source, event.target):
+                    del self.transfers[name]
+                    self.broken_off.discard(name)
             case DispatchPaused():
                 self.paused = True
             case DispatchResumed():
@@ -184,8 +207,18 @@ class DataPlane(RuleBasedStateMachine):
                 assert name in self.open
                 assert name not in self.ordered_to_end
                 self.ordered_to_end.add(name)
-            case Transfer() | CancelTransfer():
-                raise AssertionError(f"nobody proposed {command}")
+            case Transfer(trajectory_id=name, source=source, target=target):
+                assert name in self.in_hand
+                assert name not in self.ordered_to_end
+                assert {source, target} <= self.slots.keys()
+                busy = {w for order in self.transfers.values() for w in (order.source, order.target)}
+                assert source not in busy
+                assert target not in busy
+                self.transfers[name] = command
+            case CancelTransfer(trajectory_id=name):
+                assert name in self.transfers
+                assert name not in self.broken_off
+                self.broken_off.add(name)
             case StartWorker(spec=spec):
                 assert spec.worker_id not in self.known_workers
                 self.known_workers.append(spec.worker_id)
@@ -306,6 +339,31 @@ class DataPlane(RuleBasedStateMachine):
         name = sorted(self.in_hand)[which % len(self.in_hand)]
         self.send(ToolsStarted(name, self.open[name] - 1, ("python",)))
 
+    @precondition(lambda self: self.running)
+    @rule(which=ANY, tokens=st.floats(min_value=0, max_value=1e3))
+    def step_into_tools(self, which: int, tokens: float) -> None:
+        """With a new estimate in between: the moment at which planners propose."""
+        name = list(self.running)[which % len(self.running)]
+        worker, step = self.running[name]
+        self.send(StepGenerated(name, worker, step, 10, 0, 5))
+        self.send(LengthPredicted(name, Prediction(tokens, tokens, tokens, step + 1, "outside")))
+        self.send(ToolsStarted(name, step, ("python",)))
+
+    @precondition(lambda self: self.transfers)
+    @rule(which=ANY, done=st.booleans())
+    def answer_transfer(self, which: int, done: bool) -> None:
+        """Done or not; a cancelled one may have been done just before."""
+        order = list(self.transfers.values())[which % len(self.transfers)]
+        moved = (order.trajectory_id, order.source, order.target)
+        cancelled = order.trajectory_id in self.broken_off
+        self.send(
+            TransferFinished(*moved, order.context_tokens) if done else TransferFailed(*moved, "broken")
+        )
+        assert self.plane.last_ignored is None
+        state = self.plane.state.trajectories.get(order.trajectory_id)
+        if state is not None and not cancelled:
+            assert state.worker_id == (order.target if done else order.source)
+
     @precondition(lambda self: self.in_hand)
     @rule(which=ANY, appended=TOKENS)
     def tools_finish(self, which: int, appended: int) -> None:
@@ -392,6 +450,8 @@ class DataPlane(RuleBasedStateMachine):
         self.send(WorkerReady(fresh, 2, None))
         while self.open:
             before = len(self.open)
+            for order in list(self.transfers.values()):
+                self.send(TransferFailed(order.trajectory_id, order.source, order.target, "the end"))
             for name in [*self.ordered_to_end]:
                 self.send(TrajectoryFinished(name, StopReason.CANCELLED))
             for name in sorted(self.in_hand):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 
 import pytest
 from control_rig import Rig, generated
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heddle.control.commands import CancelTransfer, Command, Transfer
@@ -19,7 +20,15 @@ from heddle.control.events import (
 from heddle.control.ports import MigrationProposal, MoveMeans
 from heddle.control.state import IgnoreReason, MoveOutcome, MoveRefusal
 from heddle.control.transfers import Move, TransferLine
-from heddle.types import BatchId, StopReason, TrajectoryId, TrajectoryView, WorkerId, WorkerView
+from heddle.types import (
+    BatchId,
+    StopReason,
+    TrajectoryId,
+    TrajectoryPhase,
+    TrajectoryView,
+    WorkerId,
+    WorkerView,
+)
 
 
 class Planned:
@@ -30,6 +39,12 @@ class Planned:
     def __init__(self, means: MoveMeans = MoveMeans.TRANSFER, **targets: tuple[str, float]) -> None:
         self.means = means
         self.targets = targets
+
+    def prepare(self, trajectories: Sequence[TrajectoryView], workers: Sequence[WorkerView]) -> None:
+        """Plans nothing."""
+
+    def forget(self, trajectory_id: TrajectoryId) -> None:
+        """Remembers nothing."""
 
     def propose(
         self, in_tool: Sequence[TrajectoryView], workers: Sequence[WorkerView], now: float
@@ -272,3 +287,87 @@ def test_the_line_never_shares_a_worker_and_never_lets_one_idle(
         for worker in WORKERS:
             coming = (m for m in moves.values() if m.target == worker and not m.withdrawn)
             assert line.expected_tokens(worker) == sum(m.context_tokens for m in coming)
+
+
+class Restless:
+    """Proposes to move everybody to any worker but its own."""
+
+    name = "restless"
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def prepare(self, trajectories: Sequence[TrajectoryView], workers: Sequence[WorkerView]) -> None:
+        """Plans nothing."""
+
+    def forget(self, trajectory_id: TrajectoryId) -> None:
+        """Remembers nothing."""
+
+    def propose(
+        self, in_tool: Sequence[TrajectoryView], workers: Sequence[WorkerView], now: float
+    ) -> Iterable[MigrationProposal]:
+        for trajectory in in_tool:
+            others = [w.worker_id for w in workers if w.worker_id != trajectory.worker_id]
+            if others and trajectory.worker_id is not None:
+                means = self._rng.choice([MoveMeans.TRANSFER, MoveMeans.TRANSFER, MoveMeans.RECOMPUTE])
+                yield MigrationProposal(
+                    trajectory.trajectory_id,
+                    trajectory.worker_id,
+                    self._rng.choice(others),
+                    means,
+                    self._rng.random(),
+                )
+
+
+def live_on(rig: Rig, name: str, rng: random.Random) -> None:
+    """The next thing that may happen to a trajectory."""
+    match rig.trajectory(name).phase:
+        case TrajectoryPhase.GENERATING if rng.random() < 0.1:
+            rig.interrupt(name)
+        case TrajectoryPhase.GENERATING:
+            rig.step(name, output=rng.randrange(1, 30))
+        case TrajectoryPhase.BETWEEN if rng.random() < 0.1:
+            rig.finish(name)
+        case TrajectoryPhase.BETWEEN:
+            rig.tools_started(name)
+        case TrajectoryPhase.IN_TOOL:
+            rig.tools_finished(name)
+        case _:
+            pass
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 1 << 32), st.sampled_from([None, 600, 2000]), st.integers(1, 3))
+def test_whatever_moves_and_fails_every_trajectory_comes_to_its_end(
+    seed: int, capacity: int | None, slots: int
+) -> None:
+    """Transfers done, failed and late, workers that die and come back; the invariants hold after each event.
+
+    At the end nothing is held: no transfer, no memory, no slot.
+    """
+    rng = random.Random(seed)
+    rig = Rig(slots=slots, migration=Restless(rng))
+    rig.pool(4, kv_capacity_tokens=capacity)
+    rig.submit("a", 10)
+    down: set[str] = set()
+    while rig.plane.state.trajectories:
+        chance = rng.random()
+        if chance < 0.02 and len(down) < 3:
+            worker = rng.choice([f"w{i}" for i in range(4) if f"w{i}" not in down])
+            down.add(worker)
+            for name in list(rig.plane.state.workers[WorkerId(worker)].generating):
+                rig.interrupt(name)
+            rig.lost(worker)
+        elif chance < 0.06 and down:
+            rig.ready(down.pop(), kv_capacity_tokens=capacity)
+        elif chance < 0.3 and rig.transfers:
+            name = rng.choice(list(rig.transfers))
+            answer = rig.transfer_failed if rng.random() < 0.3 else rig.transferred
+            answer(name)
+        else:
+            live_on(rig, rng.choice(list(rig.plane.state.trajectories)), rng)
+    for name in list(rig.transfers):
+        rig.transfer_failed(name)
+    state = rig.plane.state
+    assert (state.transfers.under_way, state.transfers.waiting) == (0, 0)
+    assert [(w.transfers, w.kv_tokens, w.running) for w in state.workers.values()] == [(0, 0, 0)] * 4

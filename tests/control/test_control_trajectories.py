@@ -293,6 +293,12 @@ class ToTheOther:
 
     name = "to_the_other"
 
+    def prepare(self, trajectories: Sequence[TrajectoryView], workers: Sequence[WorkerView]) -> None:
+        """Plans nothing."""
+
+    def forget(self, trajectory_id: TrajectoryId) -> None:
+        """Remembers nothing."""
+
     def propose(
         self, in_tool: Sequence[TrajectoryView], workers: Sequence[WorkerView], now: float
     ) -> Iterable[MigrationProposal]:

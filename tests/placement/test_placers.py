@@ -304,3 +304,15 @@ def test_what_was_generated_since_the_prediction_is_subtracted() -> None:
 
     assert lengths is not None
     assert lengths.tolist() == [40.0]
+
+
+@pytest.mark.parametrize("name", ["exact", "drain"])
+def test_where_memory_binds_nobody_is_gathered(name: str) -> None:
+    """Contexts of all together exceed what the workers hold: an even spread whatever was predicted."""
+    batch = [make_trajectory(f"t{i}", remaining=10.0 * (i + 1)) for i in range(60)]
+    for trajectory in batch:
+        trajectory.context_tokens = 20_000
+
+    homes = place_all(name, [make_worker(f"w{i}", slots=64) for i in range(3)], batch)
+
+    assert [len(home) for home in homes.values()] == [20, 20, 20]

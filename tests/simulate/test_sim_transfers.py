@@ -34,6 +34,12 @@ class ToTheOther:
     def __init__(self, means: MoveMeans) -> None:
         self._means = means
 
+    def prepare(self, trajectories: Sequence[TrajectoryView], workers: Sequence[WorkerView]) -> None:
+        """Plans nothing."""
+
+    def forget(self, trajectory_id: TrajectoryId) -> None:
+        """Remembers nothing."""
+
     def propose(
         self, in_tool: Sequence[TrajectoryView], workers: Sequence[WorkerView], now: float
     ) -> Iterable[MigrationProposal]:
