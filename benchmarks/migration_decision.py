@@ -2,11 +2,11 @@
 
     python benchmarks/migration_decision.py [--trajectories 6400] [--workers 64] [--decisions 5000] [--json]
 
-A decision is one ``ToolsStarted`` handled by the control plane: the planner is asked, its proposal accepted or
-refused, and a transfer started. Lengths are long-tailed, known after a fashion (``noisy_oracle``), and homes
-follow from ids alone, so that there is something to even out; every transfer is answered at once. Microseconds
-of CPU time of this thread, so that whatever else the machine does counts little; the invariants are checked
-once at the end, outside of the time.
+A decision is one ``ToolsStarted`` handled by the control plane: the planner is asked, its proposal accepted
+or refused, and a transfer started. Lengths are long-tailed, known after a fashion (``noisy_oracle``), and
+homes follow from ids alone, so that there is something to even out; every transfer is answered at once.
+Microseconds of CPU time of this thread, so that whatever else the machine does counts little; the invariants
+are checked once at the end, outside of the time.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ from heddle.types import TrajectoryId, TrajectoryPhase, TrajectoryView, WorkerId
 
 HYSTERESIS = 2.0
 """Times its cost that a move must save: costs are certain, savings are estimates."""
-LEAST_SHARE = 0.02
-"""Of the source's time to drain that it must save besides."""
+LEAST_SHARE = 0.002
+"""Of the later end that it must save besides; one trajectory of hundreds is no more than that."""
 CRITICAL_SHARE = 0.9
 """Of the last worker's time to drain; who ends sooner is left alone."""
 MOST_MOVES = 4
