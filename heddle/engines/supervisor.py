@@ -195,14 +195,11 @@ class SupervisedWorker:
         launch = asyncio.ensure_future(self._launcher.launch(self.spec, self.log_path))
         try:
             await self._unless_stopped(_settled(launch))
-        except asyncio.CancelledError:
             launch.cancel()
             await uninterrupted(_settled(launch))
-            if not launch.cancelled() and launch.exception() is None:
-                await uninterrupted(launch.result().stop())  # it came up in the very same moment
+        except asyncio.CancelledError:
+            await uninterrupted(_discard(launch))
             raise
-        launch.cancel()
-        await uninterrupted(_settled(launch))
         if launch.cancelled():
             return None
         return launch.result()
@@ -258,6 +255,14 @@ class SupervisedWorker:
             task.cancel()
             stop.cancel()
             await uninterrupted(_settled(task, stop))
+
+
+async def _discard(launch: asyncio.Future[RunningWorker]) -> None:
+    """End a launch; one that came up in the very same moment is stopped."""
+    launch.cancel()
+    await _settled(launch)
+    if not launch.cancelled() and launch.exception() is None:
+        await launch.result().stop()
 
 
 async def _settled(*futures: asyncio.Future[Any]) -> None:

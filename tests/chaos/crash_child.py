@@ -197,7 +197,7 @@ def _config(work: Work) -> HeddleConfig:
 
 def _kit(work: Work) -> EngineKit:
     model = FakeModel(
-        _speak,
+        speak,
         end_of_turn_id=TURN_END,
         token_delay_s=work.token_delay_s,
         chunk_tokens=16,
@@ -206,17 +206,17 @@ def _kit(work: Work) -> EngineKit:
     return EngineKit(FakeLauncher(model=model), TOKENIZER, FakeEngine.capabilities, "crashing")
 
 
-def _speak(request: GenerationRequest) -> Sequence[int]:
+def speak(request: GenerationRequest) -> Sequence[int]:
     """A few calls that follow from the prompt, then the end; goes on where a request has their beginning."""
     ids = list(request.prompt_ids)
     places = [at for at in range(len(ids)) if tuple(ids[at : at + len(OPENING)]) == OPENING]
     first, last = places[0], places[-1]
     fate = zlib.crc32(repr(ids[:first]).encode())
-    said = _turn(fate, len(places) - 1)
+    said = turn_of(fate, len(places) - 1)
     return [*TOKENIZER.encode(said), TURN_END][len(ids) - last - len(OPENING) :]
 
 
-def _turn(fate: int, step: int) -> str:
+def turn_of(fate: int, step: int) -> str:
     if step >= 1 + fate % 4:
         return f"The end of {fate}."
     name = CALLS[(fate >> 4) + step & 3]

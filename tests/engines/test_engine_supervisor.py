@@ -185,6 +185,19 @@ async def test_a_worker_that_comes_up_while_cancelled_is_stopped() -> None:
     assert [worker.stopped for worker in launcher.launched] == [True]
 
 
+@pytest.mark.parametrize("turns", range(1, 24))
+async def test_cancelling_at_any_moment_of_a_start_leaves_no_worker(turns: int) -> None:
+    """One that is up, and of which the supervisor is about to hear, is stopped as well."""
+    launcher = FakeLauncher()
+    run = asyncio.create_task(supervise(launcher, Diary()).run())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert all(worker.stopped for worker in launcher.launched)
+
+
 async def test_a_worker_that_hangs_is_lost_and_replaced() -> None:
     """Running is not enough: it must answer."""
 
