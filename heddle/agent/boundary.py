@@ -6,6 +6,7 @@ could not be stored later is refused here, where it is known whose it is.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
 
@@ -36,6 +37,10 @@ async def call_step(
     try:
         outcome = await environment.step(task, messages, turn, tools)
         _check_outcome(outcome)
+    except asyncio.CancelledError as exc:
+        if _asked_to_end():
+            raise
+        raise TrajectoryEnded(_stray_cancellation("environment")) from exc
     except Exception as exc:  # the environment is the user's code: whatever it raises is its fault
         raise TrajectoryEnded(environment_ending(exc, "environment")) from exc
     return outcome
@@ -45,6 +50,10 @@ async def call_reward(environment: Environment, episode: Episode, tools: ToolInv
     """``environment.reward``. Raises ``TrajectoryEnded`` for whatever goes wrong in it."""
     try:
         return _checked_reward(await environment.reward(episode, tools))
+    except asyncio.CancelledError as exc:
+        if _asked_to_end():
+            raise
+        raise TrajectoryEnded(_stray_cancellation("reward")) from exc
     except Exception as exc:  # the environment is the user's code: whatever it raises is its fault
         raise TrajectoryEnded(environment_ending(exc, "reward")) from exc
 
@@ -57,6 +66,20 @@ def environment_ending(exc: Exception, stage: str) -> Ending:
         return Ending(StopReason.TOOL_FAILED, str(infra), stage="tool")
     first = causes[0]
     return Ending(StopReason.TOOL_FAILED, f"{type(first).__name__}: {first}", stage=stage, data_fault=True)
+
+
+def _asked_to_end() -> bool:
+    """Whether somebody cancels this task.
+
+    If not, the environment awaited something that was cancelled: passed on, that would end the task without a
+    word, and its trajectory would stay open for ever.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _stray_cancellation(stage: str) -> Ending:
+    return environment_ending(EnvironmentFault("it was cancelled from within"), stage)
 
 
 def _check_outcome(outcome: object) -> None:

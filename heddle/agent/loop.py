@@ -99,6 +99,11 @@ class TrajectoryRun:
         """Remember what became of a move that was tried during the tools of this step."""
         self._steps[step_index] = replace(self._steps[step_index], migration=move)
 
+    @property
+    def generating(self) -> bool:
+        """Whether a step is being generated, pauses between its segments included."""
+        return self._generation is not None
+
     def cancel(self, ending: Ending) -> None:
         """End the trajectory for good. Too late (it is being finished already) is a no-op."""
         if self._requested is not None:

@@ -32,6 +32,7 @@ from heddle.coordinator.runner import BatchRunner
 from heddle.coordinator.service import Coordinator
 from heddle.coordinator.telemetry import Telemetry
 from heddle.coordinator.transfers import TransferDesk
+from heddle.coordinator.watchdog import Watchdog
 from heddle.coordinator.weights import WeightKeeper
 from heddle.coordinator.weights_file import WeightsFile
 from heddle.engines.memory_files import MemoryDirectory
@@ -126,8 +127,9 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
             expected=parts.profile,
             profile_path=parts.config.data_dir / "profile.csv",
         )
+        watchdog = Watchdog(parts.plane, runner, parts.tools.gauges)
         chores = [
-            tasks.create_task(keep_house(parts.plane, parts.store, parts.metrics, time.monotonic)),
+            tasks.create_task(keep_house(parts.plane, parts.store, watchdog, parts.metrics, time.monotonic)),
             tasks.create_task(telemetry.run()),
         ]
         try:

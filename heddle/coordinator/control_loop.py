@@ -101,6 +101,11 @@ class ControlLoop:
         """Close the mailbox; commands that still arrive for it are dropped."""
         self._mailboxes.pop(trajectory_id, None)
 
+    def uses_its_slot(self, trajectory_id: TrajectoryId) -> bool:
+        """Whether it generates, or holds a grant that it has not taken up yet."""
+        mailbox = self._mailboxes.get(trajectory_id)
+        return mailbox is not None and (mailbox.grant is not None or mailbox.run.generating)
+
     def post(self, event: Event) -> None:
         now = self._now()
         commands = self.plane.handle(event, now)

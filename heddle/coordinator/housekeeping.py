@@ -8,6 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from heddle.control.plane import ControlPlane
+from heddle.coordinator.watchdog import Watchdog
 from heddle.metrics import Metrics
 from heddle.store.ports import Store, StoreStats
 
@@ -23,7 +24,9 @@ MOST_CHECKED = 5_000
 """With more open trajectories a check would hold up the loop for tens of milliseconds; replay checks them."""
 
 
-async def keep_house(plane: ControlPlane, store: Store, metrics: Metrics, now: Callable[[], float]) -> None:
+async def keep_house(
+    plane: ControlPlane, store: Store, watchdog: Watchdog, metrics: Metrics, now: Callable[[], float]
+) -> None:
     """Runs until cancelled. Raises ``InvariantViolation``: a wrong state must not go on deciding."""
     tick = 0
     counted = StoreStats()
@@ -46,3 +49,4 @@ async def keep_house(plane: ControlPlane, store: Store, metrics: Metrics, now: C
         tick += 1
         if tick % TICKS_PER_CHECK == 0 and len(plane.state.trajectories) <= MOST_CHECKED:
             plane.state.check_invariants()
+            watchdog.look()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import structlog
 from pydantic import ValidationError
@@ -54,7 +55,7 @@ class BatchRunner:
         self._broadcaster = broadcaster
         self._metrics = metrics
         self._tasks = tasks
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[TrajectoryId, asyncio.Task[None]] = {}
         self.open: dict[BatchId, OpenBatch] = {}
 
     async def start(
@@ -83,9 +84,17 @@ class BatchRunner:
         self._control.post(BatchCancelled(batch.batch_id, StopReason.CANCELLED))
         self._broadcaster.publish("batch.cancelled", {"batch_id": batch.batch_id})
 
+    def has_owner(self, trajectory_id: TrajectoryId) -> bool:
+        """Whether a task runs this trajectory."""
+        return trajectory_id in self._running
+
+    def uses_its_slot(self, trajectory_id: TrajectoryId) -> bool:
+        """Whether somebody generates for it, or holds a grant that was not taken up yet."""
+        return self._control.uses_its_slot(trajectory_id)
+
     async def close(self) -> None:
         """Stop every agent loop, leaving its trajectory open in the journal."""
-        running = list(self._running)
+        running = list(self._running.values())
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -133,8 +142,12 @@ class BatchRunner:
             if index % TASKS_PER_SLICE == 0:
                 await asyncio.sleep(0)
             task = self._tasks.create_task(self._drive(batch, trajectory_id, run), name=trajectory_id)
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._running[trajectory_id] = task
+            task.add_done_callback(partial(self._forget, trajectory_id))
+
+    def _forget(self, trajectory_id: TrajectoryId, task: asyncio.Task[None]) -> None:
+        if self._running.get(trajectory_id) is task:
+            del self._running[trajectory_id]
 
     async def _drive(self, batch: OpenBatch, trajectory_id: TrajectoryId, run: TrajectoryRun) -> None:
         try:

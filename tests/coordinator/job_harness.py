@@ -150,6 +150,8 @@ class Job:
     engine: dict[str, object] = field(default_factory=dict)
     decisions: dict[str, object] = field(default_factory=dict)
     request: dict[str, object] = field(default_factory=dict)
+    environments: dict[str, str] = field(default_factory=dict)
+    """Others, as ``module:Class``."""
     model: str = "scripted"
     sent: list[GenerationRequest] = field(default_factory=list)
     """Every request that the engines got."""
@@ -164,6 +166,7 @@ class Job:
                 "environments": {
                     "scripted": "job_harness:ScriptedEnvironment",
                     "rogue": "job_harness:RogueEnvironment",
+                    **self.environments,
                 },
                 "decisions": self.decisions,
             }
