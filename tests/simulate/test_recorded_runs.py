@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from heddle.control.build import PlaneSettings, build_plane
 from heddle.control.events import (
@@ -22,6 +25,7 @@ from heddle.control.log import encode_entry, encode_header
 from heddle.errors import InvalidRequest
 from heddle.simulate.readers import read_workload
 from heddle.simulate.readers.recorded import parse_recorded
+from heddle.simulate.shipped import shipped_trace
 from heddle.types import BatchId, GroupId, TrajectoryId, WorkerId
 
 sys.path.append(str(Path(__file__).parents[1] / "control"))
@@ -101,6 +105,16 @@ def some_log() -> list[bytes]:
         (lambda lines: [b'{"heddle_event_log":99}', *lines[1:]], "log:1", "version 99"),
         (lambda lines: [lines[0]], "log", "no trajectory that generated"),
         (
+            lambda lines: [*lines[:4], lines[4].replace(b'"now":3', b'"now":1')],
+            "log:5: now",
+            "time goes back",
+        ),
+        (
+            lambda lines: [*lines[:4], lines[4].replace(b'"output_tokens":5', b'"output_tokens":-5')],
+            "log:5: event",
+            "below 0",
+        ),
+        (
             lambda lines: [*lines[:3], lines[4].replace(b'"seq":3', b'"seq":2')],
             "log:4",
             "no batch before it has a trajectory 't'",
@@ -115,3 +129,27 @@ def test_damaged_logs_are_refused(
         read_workload(b"\n".join([*change(some_log()), b""]), name="log")
     assert path == caught.value.path
     assert message in caught.value.message
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_whatever_is_damaged_is_read_or_refused(data: st.DataObject) -> None:
+    """Bytes changed, dropped and doubled anywhere in any format: never another error."""
+    valid = data.draw(st.sampled_from(VALID))
+    content = bytearray(valid)
+    for _ in range(data.draw(st.integers(1, 3))):
+        begin = data.draw(st.integers(0, len(content)))
+        end = min(len(content), begin + data.draw(st.integers(0, 12)))
+        content[begin:end] = data.draw(
+            st.sampled_from((b"", b"-", b"9" * 25, b"null", b"\n", b"{}", b"\xff"))
+        )
+    with suppress(InvalidRequest):
+        read_workload(bytes(content), name="f")
+
+
+VALID = (
+    b"\n".join([*some_log(), b""]),
+    shipped_trace("math_agent")[:4000].rpartition(b"\n")[0],
+    b'{"input_length":9,"output_length":2,"timestamp":5,"session_id":"s","hash_ids":[1]}\n'
+    b'{"input_length":12,"output_length":2,"delay":100,"session_id":"s","hash_ids":[1,2]}\n',
+)

@@ -7,6 +7,7 @@ single token are left out; those that were cancelled or still open are played as
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median
@@ -15,6 +16,7 @@ from heddle.control.build import PlaneSettings
 from heddle.control.commands import Generate, StartWorker
 from heddle.control.events import (
     BatchSubmitted,
+    Event,
     GenerationInterrupted,
     StepGenerated,
     ToolsFinished,
@@ -125,6 +127,7 @@ def parse_recorded(content: bytes, *, name: str) -> RecordedRun:
 
 
 def _entries(lines: list[bytes], name: str) -> Iterator[tuple[str, LogEntry]]:
+    before = -math.inf
     for number, line in enumerate(lines, 2):
         where = f"{name}:{number}"
         try:
@@ -133,7 +136,25 @@ def _entries(lines: list[bytes], name: str) -> Iterator[tuple[str, LogEntry]]:
             raise InvalidRequest(str(exc), path=where) from exc
         if entry.seq != number - 2:
             raise InvalidRequest(f"event {number - 2} is missing: this is {entry.seq}", path=f"{where}: seq")
+        if not before <= entry.now < math.inf:
+            raise InvalidRequest(f"time goes back from {before} to {entry.now}", path=f"{where}: now")
+        if min(_counts(entry.event)) < 0:
+            raise InvalidRequest("counts tokens below 0", path=f"{where}: event")
+        before = entry.now
         yield where, entry
+
+
+def _counts(event: Event) -> tuple[int, ...]:
+    """All numbers of tokens that are read of an event; at least one."""
+    if isinstance(event, BatchSubmitted):
+        return (0, *(spec.context_tokens for spec in event.trajectories))
+    if isinstance(event, StepGenerated):
+        return event.prompt_tokens, event.cached_tokens, event.output_tokens, event.forced_tokens
+    if isinstance(event, GenerationInterrupted):
+        return (event.output_tokens,)
+    if isinstance(event, ToolsFinished):
+        return (event.appended_tokens,)
+    return (0,)
 
 
 def _take(reading: _Reading, entry: LogEntry) -> None:
