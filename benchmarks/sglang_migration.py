@@ -194,18 +194,21 @@ async def run(options: argparse.Namespace) -> None:
             for engine in engines:
                 await engine.close()
         return
-    installed = await asyncio.to_thread(
-        subprocess.run, [ROOT / "scripts" / "sglang-cpu"], capture_output=True, text=True, check=True
-    )
-    home = Path(installed.stdout.strip())
+    home = options.home or await asyncio.to_thread(_install)
     async with servers_on_cpu(home, options.model or home / "model" / "tiny", options.tp) as servers:
         await compare(servers, options.lengths, options.repeats)
+
+
+def _install() -> Path:
+    run = subprocess.run([ROOT / "scripts" / "sglang-cpu"], stdout=subprocess.PIPE, text=True, check=True)
+    return Path(run.stdout.strip())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tp", type=int, nargs="+", default=[1, 1])
     parser.add_argument("--model", type=Path)
+    parser.add_argument("--home", type=Path, help="where SGLang is installed, as the script prints it")
     parser.add_argument("--workers", nargs="+", metavar="URL")
     parser.add_argument("--lengths", type=int, nargs="+", default=[256, 1024, 4096])
     parser.add_argument("--repeats", type=int, default=3)
