@@ -11,9 +11,9 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -67,53 +67,64 @@ async def running(kit: EngineKit, workers: int, slots: int) -> AsyncIterator[lis
                 await worker.stop()
 
 
-async def calibrate(
-    kit: EngineKit,
-    *,
-    workers: int,
-    slots: int,
-    contexts: Sequence[int],
-    rounds: int,
-    seed: int,
-    say: Callable[[str], None],
-) -> Calibration:
-    """Measure batches up to ``slots`` at each of ``contexts``, prompts, and aborts."""
-    samples: dict[tuple[int, int], list[float]] = {}
-    prefill: list[tuple[int, float]] = []
+@dataclass(slots=True)
+class Samples:
+    """What one round of measuring saw of all engines."""
+
+    steps: dict[tuple[int, int], list[float]] = field(default_factory=dict)
+    """Seconds by context and batch."""
+    prefill: list[tuple[int, float]] = field(default_factory=list)
+    """Computed tokens, and seconds until the first token."""
+    aborts: list[float] = field(default_factory=list)
+    stalls: list[float] = field(default_factory=list)
+
+
+async def measure(
+    kit: EngineKit, *, workers: int, slots: int, contexts: Sequence[int], repeats: int, seed: int
+) -> Samples:
+    """One round on fresh workers: batches up to ``slots`` at each of ``contexts``, prompts, aborts."""
+    samples = Samples()
     async with running(kit, workers, slots) as engines:
         gauges = [_Gauge(engine, kit, seed + index) for index, engine in enumerate(engines)]
-        for number, context in itertools.product(range(rounds), contexts):
-            say(f"calibration, round {number + 1} of {rounds}: context {context}")
+        for context in contexts:
             await _all(gauge.prepare(context, slots) for gauge in gauges)
-            for batch in range(1, slots + 1):
+            for batch in [*range(1, slots + 1)] * repeats:
                 for seen in await _all(gauge.steps(batch) for gauge in gauges):
-                    samples.setdefault((context, batch), []).extend(seen)
-        say("calibration: prompts and aborts")
-        for tokens in NEW_TOKENS * (rounds + 1):
-            prefill += await _all(gauge.prefill(tokens) for gauge in gauges)
-        aborts = await _repeated(4 * rounds, lambda: _all(gauge.abort() for gauge in gauges))
-        stalls = await _repeated(2 * rounds, lambda: _all(gauge.stall(STALL_TOKENS) for gauge in gauges))
-    fixed_s, rate = _line(prefill)
-    blocking_s = min(fixed_s, max(0.0, statistics.median(stalls) - STALL_TOKENS / rate))
-    profiles = tuple(
-        DegreeProfile.measured(
-            1, [(batch, statistics.median(samples[context, batch])) for batch in range(1, slots + 1)]
-        )
-        for context in contexts
-    )
+                    samples.steps.setdefault((context, batch), []).extend(seen)
+        for tokens in NEW_TOKENS * 2:
+            samples.prefill += await _all(gauge.prefill(tokens) for gauge in gauges)
+        for _ in range(4):
+            samples.aborts += await _all(gauge.abort() for gauge in gauges)
+            samples.stalls += await _all(gauge.stall(STALL_TOKENS) for gauge in gauges)
+    return samples
+
+
+def calibration(rounds: Sequence[Samples], *, slots: int, contexts: Sequence[int]) -> Calibration:
+    """What several rounds say together."""
+
+    def step_s(context: int, batch: int) -> float:
+        return statistics.median(s for samples in rounds for s in samples.steps[context, batch])
+
+    fixed_s, rate = _line([point for samples in rounds for point in samples.prefill])
+    stall_s = statistics.median(s for samples in rounds for s in samples.stalls)
+    abort_s = statistics.median(s for samples in rounds for s in samples.aborts)
+    blocking_s = min(fixed_s, max(0.0, stall_s - STALL_TOKENS / rate))
+    batches = range(1, slots + 1)
     times = EngineTimes(
         tp_degree=1,
         contexts=tuple(float(context) for context in contexts),
-        profiles=profiles,
+        profiles=tuple(
+            DegreeProfile.measured(1, [(batch, step_s(context, batch)) for batch in batches])
+            for context in contexts
+        ),
         prefill_tokens_per_s=rate,
         slots=slots,
     )
-    half_step_s = profiles[0].token_seconds / 2
     return Calibration(
         times=times,
         prefill_request_s=blocking_s,
         request_s=fixed_s - blocking_s,
-        abort_s=max(0.0, statistics.median(aborts) - half_step_s),
+        abort_s=max(0.0, abort_s - times.profiles[0].token_seconds / 2),
     )
 
 
@@ -209,10 +220,6 @@ class _Stream:
             self._seen.clear()
             async with asyncio.timeout(DEADLINE_S):
                 await self._seen.wait()
-
-
-async def _repeated(times: int, measure: Callable[[], Awaitable[list[float]]]) -> list[float]:
-    return [value for _ in range(times) for value in await measure()]
 
 
 async def _all(awaitables: Iterable[Awaitable[T]]) -> list[T]:

@@ -1,17 +1,17 @@
 """The simulator against live engines: the same trajectories under several presets, played both ways.
 
-    python benchmarks/simulation_against_reality.py [--repeats 2] [--presets verl slime sticky autellix fix1]
+    python benchmarks/simulation_against_reality.py [--repeats 3] [--presets verl slime sticky autellix fix1]
 
 Two workers of the embedded engine with two slots each roll out trajectories drawn from a recorded trace and
 scaled (see ``live_scheduling.py``), with forced lengths, once per preset and repeat, in rotating order.
-Before that the same engines are measured: step times per batch at two context lengths, prompts, aborts
-(``live_calibration.py``), and what a step costs outside the engine, in a small rollout of other trajectories.
-The simulator plays the same trajectories on that profile under the same settings of the control plane.
+Before and after each repeat the same engines are measured: step times per batch at two context lengths,
+prompts and aborts (``live_calibration.py``), and what a step costs outside the engine, in a small rollout.
+The simulator plays the same trajectories on what was measured, under the same settings of the control plane.
 
-Reported per preset: the live makespan of each repeat and their mean, the simulated one and its error against
-the mean; then the median and the worst error, and whether the simulator ranks the presets as live runs do.
-Two presets whose live means differ by no more than the noise between repeats are a tie, which no ranking can
-get wrong. ``--parts`` compares where the time of all trajectories went. About ten minutes on two quiet cores.
+Reported per preset: the live makespan of each repeat and their median, the simulated median and its error;
+then the median and the worst error, and whether the simulator ranks the presets as live runs do. Two presets
+whose live medians differ by no more than the noise between repeats are a tie, which no ranking can get wrong.
+``--parts`` compares where the time of all trajectories went. About ten minutes on two quiet cores.
 ``--engine fake`` leaves engines out: it does nothing but wait, so that only its wait per token is measured.
 What is compared then is everything else, and a busy machine disturbs it little.
 """
@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import structlog
-from live_calibration import Calibration, calibrate
+from live_calibration import Calibration, Samples, calibration, measure
 from live_scheduling import Plan as DrawPlan
 from live_scheduling import Steps, collect, draw, kit, load_trace, request
 
@@ -77,17 +77,23 @@ class Compared:
     preset: str
     live_s: tuple[float, ...]
     """Makespan of each repeat."""
-    simulated_s: float
+    simulated_s: tuple[float, ...]
+    """The same, each on what was measured around its repeat."""
 
     @property
-    def mean_s(self) -> float:
-        """Live."""
-        return statistics.mean(self.live_s)
+    def live_median_s(self) -> float:
+        """Of the repeats."""
+        return statistics.median(self.live_s)
+
+    @property
+    def simulated_median_s(self) -> float:
+        """The same."""
+        return statistics.median(self.simulated_s)
 
     @property
     def error(self) -> float:
-        """Of the simulation, relative."""
-        return self.simulated_s / self.mean_s - 1.0
+        """Of the simulated median, relative."""
+        return self.simulated_median_s / self.live_median_s - 1.0
 
 
 def config(setup: Setup, preset: str, data_dir: Path, profile: Path | None) -> HeddleConfig:
@@ -172,9 +178,10 @@ def overhead_s(records: Sequence[Trajectory]) -> float:
 
 
 def fake_calibration(slots: int, records: Sequence[Trajectory]) -> Calibration:
-    """The fake engine waits before each token, whatever else runs and whatever came before."""
-    steps = [step for record in records for step in record.steps]
-    token_s = sum(step.decode_s for step in steps) / sum(step.output_tokens - 1 for step in steps)
+    """The fake engine waits before each token, the first included, whatever else runs."""
+    token_s = statistics.median(
+        step.decode_s / step.output_tokens for record in records for step in record.steps
+    )
     times = EngineTimes(
         tp_degree=1,
         contexts=(0.0,),
@@ -185,9 +192,9 @@ def fake_calibration(slots: int, records: Sequence[Trajectory]) -> Calibration:
     return Calibration(times, prefill_request_s=0.0, request_s=0.0, abort_s=0.0)
 
 
-def profile_csv(calibration: Calibration, model: str) -> str:
+def profile_csv(measured: Calibration, model: str) -> str:
     """The step times as a profile for what plans by length: at the shorter context."""
-    times = calibration.times
+    times = measured.times
     points = zip(times.profiles[0].batches, times.profiles[0].step_seconds, strict=True)
     degree = MeasuredDegree(
         tp_degree=1,
@@ -203,20 +210,20 @@ def play(
     setup: Setup,
     settings: HeddleConfig,
     workload: Workload,
-    calibration: Calibration,
+    measured: Calibration,
     step_overhead_s: float,
     preset: str,
 ) -> SimulationResult:
     """The same trajectories and settings, on engines as they were measured."""
     hardware = Hardware(
         gpus=WORKERS,
-        engines=(calibration.times,),
+        engines=(measured.times,),
         rules=EngineRules(
             prefill=PrefillMode.MIXED,
             chunk_tokens=CHUNK_TOKENS,
-            prefill_request_s=calibration.prefill_request_s,
-            request_s=calibration.request_s,
-            abort_s=calibration.abort_s,
+            prefill_request_s=measured.prefill_request_s,
+            request_s=measured.request_s,
+            abort_s=measured.abort_s,
             share_running=False,
         ),
     )
@@ -233,45 +240,51 @@ def play(
 def ranking(compared: Sequence[Compared], noise: float) -> tuple[list[str], int, int]:
     """Sentences about pairs in the wrong order, how many pairs are ties, and how many there are.
 
-    ``noise`` is the relative difference between two live means below which they tell nothing.
+    ``noise`` is the relative difference between two live medians below which they tell nothing.
     """
     wrong, ties, pairs = [], 0, 0
     for one, other in itertools.combinations(compared, 2):
         pairs += 1
-        if abs(one.mean_s / other.mean_s - 1.0) <= noise:
+        if abs(one.live_median_s / other.live_median_s - 1.0) <= noise:
             ties += 1
-        elif (one.mean_s < other.mean_s) is not (one.simulated_s < other.simulated_s):
+        elif (one.live_median_s < other.live_median_s) is not (
+            one.simulated_median_s < other.simulated_median_s
+        ):
             wrong.append(
-                f"{one.preset} against {other.preset}: live {one.mean_s:.2f} s and {other.mean_s:.2f} s, "
-                f"simulated {one.simulated_s:.2f} s and {other.simulated_s:.2f} s"
+                f"{one.preset} against {other.preset}: "
+                f"live {one.live_median_s:.2f} s and {other.live_median_s:.2f} s, "
+                f"simulated {one.simulated_median_s:.2f} s and {other.simulated_median_s:.2f} s"
             )
     return wrong, ties, pairs
 
 
 def live_noise(compared: Sequence[Compared]) -> float:
-    """Relative difference between two means that repeats alone explain, for two thirds of such pairs.
+    """Relative difference between two presets that repeats alone explain, for two thirds of such pairs.
 
-    From the spread within each preset, pooled; a difference of two means of ``n`` has twice their variance.
+    From the spread within each preset, pooled, as if medians were means: the difference of two means of ``n``
+    has twice their variance.
     """
     squares, freedom, repeats = 0.0, 0, 1
     for one in compared:
         repeats = len(one.live_s)
-        squares += sum((seconds / one.mean_s - 1.0) ** 2 for seconds in one.live_s)
+        squares += sum((seconds / one.live_median_s - 1.0) ** 2 for seconds in one.live_s)
         freedom += repeats - 1
     return float((2 * squares / freedom / repeats) ** 0.5) if freedom else 0.0
 
 
 def report(compared: Sequence[Compared]) -> str:
     """The table and what follows from it."""
-    lines = [f"{'preset':16}{'live s (each repeat)':28}{'mean':>8}{'simulated':>11}{'error':>9}"]
+    lines = [f"{'preset':16}{'live s (each repeat)':28}{'median':>8}{'simulated':>11}{'error':>9}"]
     for one in compared:
         repeats = " ".join(f"{seconds:.2f}" for seconds in one.live_s)
-        lines.append(f"{one.preset:16}{repeats:28}{one.mean_s:8.2f}{one.simulated_s:11.2f}{one.error:+9.1%}")
+        lines.append(
+            f"{one.preset:16}{repeats:28}{one.live_median_s:8.2f}{one.simulated_median_s:11.2f}{one.error:+9.1%}"
+        )
     errors = [abs(one.error) for one in compared]
     noise = live_noise(compared)
     wrong, ties, pairs = ranking(compared, noise)
     lines.append(f"error: median {statistics.median(errors):.1%}, worst {max(errors):.1%}")
-    lines.append(f"noise between two live means: {noise:.1%}")
+    lines.append(f"noise between two live medians: {noise:.1%}")
     lines.append(f"ranking: {pairs} pairs, {ties} ties, {len(wrong)} in the wrong order")
     return "\n".join([*lines, *(f"  {sentence}" for sentence in wrong)])
 
@@ -299,64 +312,118 @@ def parts(records: Sequence[Trajectory], result: SimulationResult) -> str:
     prompts = sum(step.prompt_tokens for record in records for step in record.steps)
     computed = sum(outcome.computed_tokens for outcome in result.outcomes)
     told = " ".join(f"{name} {live[name]:.1f}/{simulated[name]:.1f}" for name in live)
-    return f"    live/simulated s: {told}; computed tokens {prompts - cached}/{computed}"
+    return f"live/simulated s: {told}; computed tokens {prompts - cached}/{computed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured between two repeats."""
+
+    samples: Samples | None
+    """``None`` of the fake engine."""
+    records: list[Trajectory]
+    """Of the small rollout."""
+
+
+class Comparison:
+    """Measures and rolls out in turn, so that what drifts meets both."""
+
+    def __init__(self, options: argparse.Namespace, setup: Setup, engine: EngineKit, folder: Path) -> None:
+        self._options = options
+        self._setup = setup
+        self._engine = engine
+        self._folder = folder
+        plan = draw_plan(setup)
+        trace = load_trace(options.traces, options.trace)
+        self._work = draw(trace, setup.trajectories, plan, 0)
+        self._small = draw(trace, setup.trajectories, replace(plan, tokens=setup.tokens // 4), 1)
+        self._rounds: list[Measured] = []
+        self._live: dict[str, list[list[Trajectory]]] = {preset: [] for preset in options.presets}
+        self._profile = folder / "profile.csv"
+
+    async def run(self) -> list[Compared]:
+        """Everything; prints what it does."""
+        await self._measure()
+        self._profile.write_text(profile_csv(self._calibration(0), self._engine.model))
+        for (
+            preset
+        ) in self._options.presets:  # planners are compiled at their first use, and that takes a while
+            self._play(preset, unrecorded(self._small), 0)
+        for repeat in range(self._options.repeats):
+            await self._repeat(repeat)
+            await self._measure()
+        return [self._compare(preset) for preset in self._options.presets]
+
+    async def _measure(self) -> None:
+        say("measuring")
+        samples = None
+        if self._setup.engine != "fake":
+            samples = await measure(
+                self._engine,
+                workers=WORKERS,
+                slots=self._setup.slots,
+                contexts=CONTEXTS,
+                repeats=self._options.samples,
+                seed=self._setup.seed + 100 * len(self._rounds),
+            )
+        folder = self._folder / f"small-{len(self._rounds)}"
+        records = await roll_out(config(self._setup, "sticky", folder, None), self._engine, self._small)
+        self._rounds.append(Measured(samples, records))
+        say(describe(self._calibration(-1)))
+        say(f"a step costs {1000 * overhead_s(records):.1f} ms outside engines and tools")
+
+    async def _repeat(self, number: int) -> None:
+        presets = self._options.presets
+        turn = number % len(presets)
+        for preset in [*presets[turn:], *presets[:turn]]:
+            settings = config(self._setup, preset, self._folder / f"{preset}-{number}", self._profile)
+            records = await roll_out(settings, self._engine, self._work)
+            self._live[preset].append(records)
+            say(f"{preset}, repeat {number + 1}: {makespan_s(records):.2f} s")
+
+    def _calibration(self, repeat: int) -> Calibration:
+        """From what was measured just before and just after a repeat; of -1, what was measured last."""
+        around = self._around(repeat)
+        if self._setup.engine == "fake":
+            return fake_calibration(self._setup.slots, [r for one in around for r in one.records])
+        samples = [one.samples for one in around if one.samples is not None]
+        return calibration(samples, slots=self._setup.slots, contexts=CONTEXTS)
+
+    def _around(self, repeat: int) -> list[Measured]:
+        return self._rounds[-1:] if repeat < 0 else self._rounds[repeat : repeat + 2]
+
+    def _play(self, preset: str, workload: Workload, repeat: int) -> SimulationResult:
+        settings = config(self._setup, preset, self._folder / preset, self._profile)
+        overhead = overhead_s([record for one in self._around(repeat) for record in one.records])
+        return play(self._setup, settings, workload, self._calibration(repeat), overhead, preset)
+
+    def _compare(self, preset: str) -> Compared:
+        live, simulated = [], []
+        for repeat, records in enumerate(self._live[preset]):
+            result = self._play(preset, recorded(self._work, records), repeat)
+            live.append(makespan_s(records))
+            simulated.append(result.makespan_s)
+            if self._options.parts:
+                print(f"{preset}, repeat {repeat + 1}: {parts(records, result)}", flush=True)
+        return Compared(preset, tuple(live), tuple(simulated))
 
 
 async def run_all(options: argparse.Namespace, setup: Setup) -> list[Compared]:
-    """Calibrate, roll out, simulate."""
-
-    def say(text: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
-
-    plan = DrawPlan(setup.slots, setup.tokens, setup.tool_mean_s, setup.predictor, setup.engine, setup.seed)
-    trace = load_trace(options.traces, options.trace)
-    work = draw(trace, setup.trajectories, plan, 0)
-    small = draw(trace, setup.trajectories, replace(plan, tokens=setup.tokens // 4), 1)
-    live: dict[str, list[list[Trajectory]]] = {preset: [] for preset in options.presets}
+    """Start, measure, roll out, simulate."""
     with tempfile.TemporaryDirectory(prefix="heddle-reality-") as name:
         folder = Path(name)
-        engine = await kit(plan, config(setup, options.presets[0], folder / "kit", None))
-        first = options.presets[0]
-        if setup.engine == "fake":
-            records = await roll_out(config(setup, first, folder / "wait", None), engine, small)
-            calibration = fake_calibration(setup.slots, records)
-        else:
-            calibration = await calibrate(
-                engine,
-                workers=WORKERS,
-                slots=setup.slots,
-                contexts=CONTEXTS,
-                rounds=options.rounds,
-                seed=setup.seed,
-                say=say,
-            )
-        say(describe(calibration))
-        profile = folder / "profile.csv"
-        profile.write_text(profile_csv(calibration, engine.model))
-        for preset in options.presets:  # planners are compiled at their first use, which takes a while
-            settings = config(setup, preset, folder, profile)
-            play(setup, settings, unrecorded(small), calibration, 0.0, preset)
-        records = await roll_out(config(setup, first, folder / "small", profile), engine, small)
-        step_overhead_s = overhead_s(records)
-        say(f"a step costs {1000 * step_overhead_s:.1f} ms outside engines and tools")
-        for repeat in range(options.repeats):
-            turn = repeat % len(options.presets)
-            for preset in [*options.presets[turn:], *options.presets[:turn]]:
-                settings = config(setup, preset, folder / f"{preset}-{repeat}", profile)
-                records = await roll_out(settings, engine, work)
-                live[preset].append(records)
-                say(f"{preset}, repeat {repeat + 1}: {makespan_s(records):.2f} s")
-        compared = []
-        for preset, repeats in live.items():
-            settings = config(setup, preset, folder / preset, profile)
-            workload = recorded(work, repeats[0])
-            result = play(setup, settings, workload, calibration, step_overhead_s, preset)
-            seconds = tuple(makespan_s(records) for records in repeats)
-            compared.append(Compared(preset, seconds, result.makespan_s))
-            if options.parts:
-                print(preset)
-                print("\n".join(parts(records, result) for records in repeats), flush=True)
-    return compared
+        engine = await kit(draw_plan(setup), config(setup, options.presets[0], folder / "kit", None))
+        return await Comparison(options, setup, engine, folder).run()
+
+
+def draw_plan(setup: Setup) -> DrawPlan:
+    """How trajectories are drawn and scaled."""
+    return DrawPlan(setup.slots, setup.tokens, setup.tool_mean_s, setup.predictor, setup.engine, setup.seed)
+
+
+def say(text: str) -> None:
+    """A line with the time."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
 def makespan_s(records: Sequence[Trajectory]) -> float:
@@ -364,17 +431,17 @@ def makespan_s(records: Sequence[Trajectory]) -> float:
     return max(record.timing.wall for record in records)
 
 
-def describe(calibration: Calibration) -> str:
+def describe(measured: Calibration) -> str:
     """What was measured, in a line."""
-    times = calibration.times
+    times = measured.times
     steps = "; ".join(
         f"context {context:g}: " + " ".join(f"{1000 * s:.1f}" for s in profile.step_seconds)
         for context, profile in zip(times.contexts, times.profiles, strict=True)
     )
     return (
-        f"ms per step by batch: {steps}; request {1000 * calibration.request_s:.1f} ms; prefill "
-        f"{1000 * calibration.prefill_request_s:.1f} ms and {times.prefill_tokens_per_s:.0f} tokens/s; "
-        f"abort {1000 * calibration.abort_s:.1f} ms"
+        f"ms per step by batch: {steps}; request {1000 * measured.request_s:.1f} ms; prefill "
+        f"{1000 * measured.prefill_request_s:.1f} ms and {times.prefill_tokens_per_s:.0f} tokens/s; "
+        f"abort {1000 * measured.abort_s:.1f} ms"
     )
 
 
@@ -384,8 +451,8 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, default=Path(__file__).parent / "traces")
     parser.add_argument("--trace", default="coding_agent")
     parser.add_argument("--presets", nargs="+", default=list(PRESETS))
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=2, help="of the calibration")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--samples", type=int, default=1, help="of each batch in each round of measuring")
     parser.add_argument("--slots", type=int, default=2, help="of each of the two workers")
     parser.add_argument("--trajectories", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=1400, help="sampled in one rollout")
