@@ -260,7 +260,7 @@ async def test_bodies_are_remembered() -> None:
     async with MockSGLang() as mock, httpx.AsyncClient(base_url=mock.url, trust_env=False) as client:
         sent = {"input_ids": [5], "sampling_params": {"max_new_tokens": 1}, "session_id": "s"}
         await client.post("/generate", json=sent)
-        assert mock.generate_bodies == [sent]
+        assert list(mock.generate_bodies) == [sent]
 
 
 # ------------------------------------------------------------------------------------------- whatever

@@ -62,8 +62,8 @@ WARM_UP_DEADLINE_S = 600.0
 class SGLangSettings:
     """How one server is used."""
 
-    max_in_flight: int = 256
-    """Generations sent at once; more wait here, inside their deadlines."""
+    max_in_flight: int = 4096
+    """Generations sent at once, as many as a worker can have slots; more wait, inside their deadlines."""
     native_priority: bool = False
     """Send ranks as priorities and leave order and preemption to the server, which must schedule by them."""
     end_ids: tuple[int, ...] = ()

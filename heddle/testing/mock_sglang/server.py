@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -23,6 +24,7 @@ from heddle.testing.mock_sglang.scheduler import MockScheduler
 from heddle.testing.mock_sglang.settings import MockSettings
 
 MAX_BODY_BYTES = 1 << 26
+REMEMBERED_BODIES = 10_000
 DEFAULTS = MockSettings()
 _DONE = b"data: [DONE]\n\n"
 
@@ -39,8 +41,8 @@ class MockSGLang:
         self.settings = settings
         self.crashed = asyncio.Event()
         self.crash_reason: str | None = None
-        self.generate_bodies: list[dict[str, Any]] = []
-        """Every body of ``POST /generate``, in the order of their arrival."""
+        self.generate_bodies: deque[dict[str, Any]] = deque(maxlen=REMEMBERED_BODIES)
+        """The latest bodies of ``POST /generate``, in the order of their arrival."""
         self._address = (host, port)
         self._model = MockModel(
             vocabulary=settings.vocabulary,
@@ -86,7 +88,7 @@ class MockSGLang:
         """Listen; ``url`` says where."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guard])
         app.add_routes(self._routes())
-        runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True, access_log=None)
+        runner = web.AppRunner(app, shutdown_timeout=1.0, handler_cancellation=True, access_log=None)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         site = web.TCPSite(runner, *self._address)
@@ -101,9 +103,10 @@ class MockSGLang:
         if graceful:
             self._draining = True
             await self._frontend.drained()
+        else:
+            self._cut_connections()
         for handle in self._late_aborts:
             handle.cancel()
-        self._cut_connections()
         await self._stack.aclose()
 
     def crash(self, reason: str = "crashed") -> None:
@@ -214,8 +217,13 @@ class MockSGLang:
 
     def _abort_late(self, rid: str) -> None:
         """A server guards against clients that left, and does not look whose the id is by then."""
-        loop = asyncio.get_running_loop()
-        self._late_aborts.add(loop.call_later(self.settings.disconnect_grace_s, self._frontend.abort, rid))
+
+        def abort() -> None:
+            self._late_aborts.discard(handle)
+            self._frontend.abort(rid)
+
+        handle = asyncio.get_running_loop().call_later(self.settings.disconnect_grace_s, abort)
+        self._late_aborts.add(handle)
 
     async def _abort(self, request: web.Request) -> web.Response:
         body = await read_json(request)
