@@ -157,33 +157,35 @@ async def test_a_server_that_ignores_the_request_to_end_is_killed(tmp_path: Path
     assert not is_running(worker.pid)
 
 
-@pytest.mark.parametrize("killed_before", [False, True])
-async def test_no_child_of_a_server_survives_it(tmp_path: Path, killed_before: bool) -> None:
-    """Neither a stop nor a crash leaves a scheduler behind that holds the GPU."""
+@pytest.mark.parametrize("victim", [None, "leader", "server"])
+async def test_no_child_of_a_server_survives_it(tmp_path: Path, victim: str | None) -> None:
+    """Neither a stop nor a crash leaves a scheduler behind that holds the GPU; how it ended is told."""
     async with launched(launcher(tmp_path, "parent"), tmp_path) as worker:
         (child,) = [int(line.split()[1]) for line in log_of(tmp_path) if line.startswith("child")]
-        if killed_before:
-            os.kill(worker.pid, signal.SIGKILL)
+        if victim is not None:
+            (server,) = psutil.Process(worker.pid).children()
+            os.kill(worker.pid if victim == "leader" else server.pid, signal.SIGKILL)
             assert "was killed by SIGKILL" in await worker.wait()
         assert is_running(child)
     await gone(child)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
-async def test_a_server_dies_with_the_process_that_started_it() -> None:
-    """Although nobody is left who could stop it."""
-    tether = "[sys.executable, '-P', '-m', 'heddle.engines.sglang.tether', str(os.getpid()), 'cat']"
-    started = f"subprocess.Popen({tether}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)"
-    program = f"import os, subprocess, sys; child = {started}; print(child.pid, flush=True); child.wait()"
+async def test_a_server_and_its_children_die_with_the_process_that_started_it() -> None:
+    """Although nobody is left who could stop them, and they do not watch themselves."""
+    command = "['sh', '-c', 'echo $$; sleep 600 & echo $!; wait']"
+    tether = f"[sys.executable, '-P', '-m', 'heddle.engines.sglang.tether', str(os.getpid()), *{command}]"
+    program = f"import os, subprocess, sys; subprocess.Popen({tether}, start_new_session=True).wait()"
     parent = await asyncio.create_subprocess_exec(
         sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE
     )
     assert parent.stdout is not None
-    child = int(await parent.stdout.readline())
-    assert is_running(child)
+    family = [int(await parent.stdout.readline()) for _ in range(2)]
+    assert all(map(is_running, family))
     parent.kill()
     await parent.wait()
-    await gone(child)
+    for pid in family:
+        await gone(pid)
 
 
 async def test_a_start_waits_for_devices_that_another_worker_gives_back(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """``python -m heddle.engines.sglang.tether PARENT_PID COMMAND...``: a command that dies with its parent.
 
-SGLang does not watch who started it; a server that outlived Heddle would keep its GPUs. This process asks the
-kernel (Linux) to be killed when its parent ends and then becomes the command: the wish survives ``exec``, and
-SGLang's own children follow their parent in the same way.
+SGLang does not watch who started it, and its schedulers watch their own parent only once they are set up: a
+server whose starter is killed would keep its GPUs. This process leads the group of the command and asks the
+kernel (Linux) to be told of the parent's end; then it kills the whole group, itself included. SIGTERM is
+passed on to the command, and the command's end is this process's own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 NOT_STARTED = 127
@@ -18,17 +21,33 @@ NOT_STARTED = 127
 
 
 def main(argv: list[str]) -> None:
-    """Become ``argv[1:]``, tied to the process ``argv[0]``."""
+    """Run ``argv[1:]``, tied to the process ``argv[0]``; never returns."""
     parent_pid, command = int(argv[0]), argv[1:]
+    signal.signal(signal.SIGUSR1, _kill_group)
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGUSR1)
     if os.getppid() != parent_pid:  # it died before the kernel could be told
         os._exit(1)
     try:
-        os.execvp(command[0], command)
+        child = subprocess.Popen(command)
     except OSError as exc:
         sys.stderr.write(f"cannot execute {command[0]}: {exc.strerror}\n")
         sys.exit(NOT_STARTED)
+    signal.signal(signal.SIGTERM, lambda number, frame: child.send_signal(number))
+    _end_as(child.wait())
+
+
+def _kill_group(number: int, frame: FrameType | None) -> None:
+    os.killpg(0, signal.SIGKILL)
+
+
+def _end_as(code: int) -> None:
+    """Exit with this code, or by the signal that it stands for."""
+    if code < 0:
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":
