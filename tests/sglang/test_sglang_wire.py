@@ -216,6 +216,13 @@ def test_loads_of_all_ranks_are_one() -> None:
         parse_loads(b'{"detail": "Not Found"}')
 
 
+def test_older_servers_tell_less_of_their_load() -> None:
+    """All requests, and those of them that wait."""
+    [rank] = parse_loads(b'[{"dp_rank": 0, "num_reqs": 5, "num_waiting_reqs": 2, "num_tokens": 70}]')
+    assert (rank.num_running_reqs, rank.num_waiting_reqs, rank.num_used_tokens) == (3, 2, 70)
+    assert rank.decode_moments is None
+
+
 def test_moments_of_all_ranks_are_added_in_seconds() -> None:
     """A rank that has not decoded yet adds nothing; the count of tokens that follows them is not needed."""
     ranks: list[dict[str, object]] = [

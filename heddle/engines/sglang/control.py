@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pydantic import TypeAdapter, ValidationError
 
 from heddle.engines.sglang.client import SGLangClient
-from heddle.engines.sglang.loads import PATH as LOADS_PATH
+from heddle.engines.sglang.loads import PATHS as LOADS_PATHS
 from heddle.engines.sglang.loads import RankLoad, engine_load, parse_loads
 from heddle.errors import EngineRejected, EngineUnavailable
 from heddle.types import EngineLoad, Json, PauseMode
@@ -92,7 +92,7 @@ class ServerControl:
 
     async def loads(self) -> list[RankLoad]:
         """One entry per data-parallel rank."""
-        return parse_loads(await self._client.get(LOADS_PATH))
+        return parse_loads(await self._client.get(*LOADS_PATHS))
 
     async def load(self) -> EngineLoad:
         """All ranks as one."""

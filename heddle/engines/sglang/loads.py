@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from heddle.decoding import DecodeMoments
 from heddle.errors import EngineUnavailable
 from heddle.types import EngineLoad
 
-PATH = "/v1/loads?include=core"
+PATHS = ("/v1/loads?include=core", "/get_load")
+"""Now, and in older servers."""
 
 
 class RankLoad(BaseModel):
@@ -36,12 +37,35 @@ class Loads(BaseModel):
     loads: list[RankLoad]
 
 
+class OldLoad(BaseModel):
+    """One rank, as servers before ``/v1/loads`` describe it."""
+
+    dp_rank: int = 0
+    num_reqs: int = 0
+    num_waiting_reqs: int = 0
+    num_tokens: int | None = None
+
+
+_ANY = TypeAdapter(Loads | list[OldLoad])
+
+
 def parse_loads(body: bytes) -> list[RankLoad]:
     """Raises ``EngineUnavailable`` where that is not what a server answers."""
     try:
-        return Loads.model_validate_json(body).loads
+        answer = _ANY.validate_json(body)
     except ValidationError as exc:
         raise EngineUnavailable(f"the engine described its load as {body[:80]!r}") from exc
+    if isinstance(answer, Loads):
+        return answer.loads
+    return [
+        RankLoad(
+            dp_rank=old.dp_rank,
+            num_running_reqs=old.num_reqs - old.num_waiting_reqs,
+            num_waiting_reqs=old.num_waiting_reqs,
+            num_used_tokens=old.num_tokens,
+        )
+        for old in answer
+    ]
 
 
 def engine_load(ranks: list[RankLoad]) -> EngineLoad:
