@@ -70,6 +70,11 @@ class TransferLink:
                 "a link needs a positive bandwidth, a latency of 0 or more and tokens of some size"
             )
 
+    @property
+    def tokens_per_s(self) -> float:
+        """Of a long transfer; what the control plane's settings want to know."""
+        return self.bytes_per_s / self.kv_bytes_per_token
+
     def seconds(self, tokens: int) -> float:
         """Of one transfer that has both ends for itself."""
         return self.latency_s + tokens * self.kv_bytes_per_token / self.bytes_per_s

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sim_builders import check_result, make_hardware, make_trajectory, make_workload
+from sim_builders import PREFILL_PER_S, check_result, make_hardware, make_trajectory, make_workload
 
 from heddle.control.build import PlaneSettings
 from heddle.control.log import decode_entry, decode_header
 from heddle.control.replay import replay
 from heddle.errors import ConfigError
+from heddle.planning.profile import DegreeProfile, Profile
 from heddle.simulate.hardware import Hardware, PrefillMode
 from heddle.simulate.options import (
     Cancellation,
@@ -27,6 +28,12 @@ from heddle.simulate.simulator import simulate
 from heddle.simulate.workload import Workload, WorkStep, WorkTrajectory
 from heddle.types import GroupId, StopReason, TrajectoryId, WorkerId
 
+PROFILE = Profile(
+    "gpu",
+    "model",
+    0.0,
+    (DegreeProfile.measured(1, [(1, 0.01), (2, 0.011)], prefill_tokens_per_s=PREFILL_PER_S),),
+)
 PREEMPTING = PlaneSettings(scheduler="progressive", predictor="oracle", slots=2, preempt_margin_tokens=8.0)
 
 
@@ -225,6 +232,8 @@ class TestConservation:
         kv_tokens=st.sampled_from([None, 600, 1500]),
         concurrency=st.sampled_from([None, 1]),
         request_s=st.sampled_from([0.0, 0.05]),
+        migration=st.sampled_from(["none", "rank", "gated"]),
+        transfers=st.booleans(),
     )
     def test_every_token_is_generated_once(
         self,
@@ -236,6 +245,8 @@ class TestConservation:
         kv_tokens: int | None,
         concurrency: int | None,
         request_s: float,
+        migration: str,
+        transfers: bool,
     ) -> None:
         workload = make_workload(
             *(
@@ -245,9 +256,17 @@ class TestConservation:
                 for i, (outputs, prompt, late) in enumerate(drawn)
             )
         )
-        plane = PlaneSettings(scheduler=scheduler, predictor=predictor, slots=2, preempt_margin_tokens=4.0)
         hardware = make_hardware(
             gpus=2, kv_tokens=kv_tokens, mode=mode, chunk_tokens=64, abort_s=0.03, request_s=request_s
+        )
+        plane = PlaneSettings(
+            scheduler=scheduler,
+            predictor=predictor,
+            slots=2,
+            preempt_margin_tokens=4.0,
+            migration=migration,
+            profile=PROFILE,
+            transfer_tokens_per_s=hardware.link.tokens_per_s if transfers else None,
         )
         tools = ToolModel(concurrency=concurrency, cold_start_s=0.2, keep_warm_s=1.0)
         options = SimulationOptions(check_every=1, faults=tuple(faults), tools=tools, overhead_s=0.01)
