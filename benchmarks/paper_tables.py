@@ -302,22 +302,34 @@ def describe_ratio(ratio: tuple[float, float]) -> str:
     return f"{'<' if mean < 1 else ''}{mean:.2f}/{worst:.2f}"
 
 
-def print_together(cells: Sequence[Cell], wrong: Mapping[str, Sequence[Noise]]) -> None:
-    """Heddle against the baselines, three lines a cell and one of headroom."""
+def print_trace(trace: Trace, wrong: Sequence[Noise]) -> None:
+    """What is played, and how wrong predictions are."""
+    print(f"{trace.name}: {len(trace.workload.trajectories):,} recorded; tools {trace.tools}")
+    for note in trace.workload.notes:
+        print(f"  {note}")
+    for noise in wrong:
+        print(f"  {noise.label}: error {noise.error:.2f}, measured recall {noise.recall:.2f}")
+
+
+def print_together_header() -> None:
+    """Above the lines of the first table, which come as cells are complete."""
     print("\nHeddle's preset against others: their makespan over Heddle's, mean/worst seed")
     columns = [f"{name} {pool}" for name in BASELINES for pool in ("tp1", "best")]
     print(f"{'':38}" + "".join(f"{column:>13}" for column in columns))
     print(f"{'the paper (64 GPUs)':38}" + "".join(f"{PAPER_TOGETHER[n]:>13}" * 2 for n in BASELINES))
-    for cell in cells:
-        pools = [(name, degree) for name in BASELINES for degree in (1, cell.best_degree(name))]
-        title = f"{cell.trace[:14]}, {cell.model}, {cell.gpus} GPUs"
-        best = "".join(f"{f'tp{degree}':>13}" for _, degree in pools)
-        print(f"{title:38}{best}   Heddle: {cell.runs[ORACLE][0].pool}")
-        for label in (ORACLE, *(noise.label for noise in wrong[cell.trace])):
-            ratios = [describe_ratio(cell.ratio(f"{name}@{degree}", label)) for name, degree in pools]
-            print(f"  {label:36}" + "".join(f"{ratio:>13}" for ratio in ratios))
-        heads = [f"{cell.headroom(f'{name}@{degree}'):.2f}" for name, degree in pools]
-        print(f"  {'headroom':36}" + "".join(f"{head:>13}" for head in heads))
+
+
+def print_together(cell: Cell, labels: Sequence[str]) -> None:
+    """Heddle against the baselines: the pools, a line for each predictor, and headroom."""
+    pools = [(name, degree) for name in BASELINES for degree in (1, cell.best_degree(name))]
+    title = f"{cell.trace[:14]}, {cell.model}, {cell.gpus} GPUs"
+    best = "".join(f"{f'tp{degree}':>13}" for _, degree in pools)
+    print(f"{title:38}{best}   Heddle: {cell.runs[ORACLE][0].pool}")
+    for label in labels:
+        ratios = [describe_ratio(cell.ratio(f"{name}@{degree}", label)) for name, degree in pools]
+        print(f"  {label:36}" + "".join(f"{ratio:>13}" for ratio in ratios))
+    heads = [f"{cell.headroom(f'{name}@{degree}'):.2f}" for name, degree in pools]
+    print(f"  {'headroom':36}" + "".join(f"{head:>13}" for head in heads), flush=True)
 
 
 def print_alone(cells: Sequence[Cell]) -> None:
@@ -366,46 +378,37 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, help="folder of *.jsonl(.gz); the shipped traces without it")
     parser.add_argument("--seeds", type=int, default=4, help="on 8 GPUs")
     parser.add_argument("--large-seeds", type=int, default=2, help="on 64 GPUs")
+    parser.add_argument("--gpus", type=int, nargs="+", choices=SIZES, default=SIZES)
     parser.add_argument("--token-scale", type=float, default=1.0, help="sampled tokens times this")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--quick", action="store_true", help="one model, 8 GPUs, one seed")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     seeds = {8: options.seeds, 64: options.large_seeds}
-    models = MODELS[1:2] if options.quick else MODELS
-    sizes = SIZES[:1] if options.quick else SIZES
+    models, sizes = list(MODELS), list(options.gpus)
     if options.quick:
-        seeds = dict.fromkeys(sizes, 1)
+        models, sizes, seeds = [MODELS[1]], [8], {8: 1}
     began, load = time.perf_counter(), os.getloadavg()[0]
     traces = load_traces(options.traces, options.token_scale)
-    wrong = {trace.name: noises(trace) for trace in traces}
-    for trace in traces:
-        print(f"{trace.name}: {len(trace.workload.trajectories):,} recorded; tools {trace.tools}")
-        for note in trace.workload.notes:
-            print(f"  {note}")
-        for noise in wrong[trace.name]:
-            print(f"  {noise.label}: error {noise.error:.2f}, measured recall {noise.recall:.2f}")
     tasks = []
-    for gpus in sizes:
-        for trace in traces:
-            for model in models:
-                experiment = experiment_of(trace, model, gpus, wrong[trace.name])
+    for trace in traces:
+        wrong = noises(trace)
+        print_trace(trace, wrong)
+        for model in models:
+            for gpus in sizes:
+                experiment = experiment_of(trace, model, gpus, wrong)
                 tasks += [Task(trace.name, model, gpus, experiment, seed) for seed in range(seeds[gpus])]
+    tasks.sort(key=lambda task: task.gpus)
     print(f"trajectories: {SAMPLES * GROUPS_PER_8_GPUS} on 8 GPUs, {8 * SAMPLES * GROUPS_PER_8_GPUS:,} on 64")
-    print(f"seeds: {', '.join(f'{seeds[gpus]} on {gpus} GPUs' for gpus in sizes)}", flush=True)
-
-    def tell(cell: Cell) -> None:
-        spent = time.perf_counter() - began
-        print(f"[{spent:6.0f} s] {cell.trace}, {cell.model}, {cell.gpus}: {cell.cpu_s:.0f} s CPU", flush=True)
-
-    cells = run_all(tasks, options.jobs, tell)
-    print_together(cells, wrong)
+    print(f"seeds: {', '.join(f'{seeds[gpus]} on {gpus} GPUs' for gpus in sizes)}")
+    labels = (ORACLE, *(f"recall {recall}" for recall in RECALLS))
+    print_together_header()
+    cells = run_all(tasks, options.jobs, lambda cell: print_together(cell, labels))
     print_alone(cells)
-    print_summary(cells, (ORACLE, *(f"recall {recall}" for recall in RECALLS)))
-    spent = time.perf_counter() - began
-    print(
-        f"{spent:,.0f} s on {options.jobs} processes; load {load:.1f} before, {os.getloadavg()[0]:.1f} after"
-    )
+    print_summary(cells, labels)
+    cpu_s, spent = sum(cell.cpu_s for cell in cells), time.perf_counter() - began
+    print(f"{spent:,.0f} s on {options.jobs} processes, {cpu_s:,.0f} s CPU")
+    print(f"load of the machine: {load:.1f} before, {os.getloadavg()[0]:.1f} after")
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(cell) for cell in cells], indent=1))
 
