@@ -136,8 +136,6 @@ class SimulatedEngine:
         self._coming.pop(request, None)
         if request.stage is Stage.OVER:
             return  # it was stopped or lost on its way
-        if request.stage is Stage.SENT:
-            request.enter(Stage.WAITING, self._agenda.now)
         self._arrived.append(request)
         self._look_up()
 
@@ -196,9 +194,15 @@ class SimulatedEngine:
             request.entry = self.cache.begin(*key, request.prompt_tokens, request.context_tokens)
             request.left_to_prefill = request.context_tokens - cached
             request.begun = False
-            if request.stage is Stage.WAITING:
+            if request.kept_tokens is None:
                 request.enter(Stage.PREFILLING, self._agenda.now)
             self._prefilling.append(request)
+        # Whoever is left waits for memory, and not just for the iteration that ran.
+        for request in reversed(self._arrived):
+            if request.stage is Stage.WAITING:
+                break
+            if request.stage is Stage.SENT:
+                request.enter(Stage.WAITING, self._agenda.now)
 
     def _fits(self, request: Request) -> bool:
         capacity = self._speed.kv_capacity_tokens

@@ -13,9 +13,9 @@ class Stage(Enum):
     """What a request is doing; names the account that its time is charged to."""
 
     SENT = auto()
-    """On its way to the engine."""
+    """On its way to the engine, and until an iteration that runs there is over."""
     WAITING = auto()
-    """In the engine, for memory or for the iteration that runs."""
+    """In the engine, for memory."""
     PREFILLING = auto()
     DECODING = auto()
     STOPPING = auto()

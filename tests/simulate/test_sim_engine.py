@@ -100,7 +100,8 @@ class TestDecoding:
             steps += 1
             boundary += step_s(1, 1 + steps)
 
-        assert late.parts.queue_s == pytest.approx(boundary - 2.0037)
+        assert late.parts.queue_s == 0.0
+        assert late.parts.prefill_s == pytest.approx(boundary - 2.0037 + step_s(1))
 
     def test_a_slot_is_free_after_the_abort(self) -> None:
         work = [make_trajectory("long", [10, 900], prompt=10), make_trajectory("short", [400], prompt=10)]
