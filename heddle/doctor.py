@@ -186,7 +186,7 @@ def _gpus(findings: Findings) -> Check:
         return Check("gpus", CheckStatus.FAIL, sglang.device_problem, remedy)
     if findings.gpus:
         return Check("gpus", CheckStatus.OK, "; ".join(findings.gpus))
-    return Check("gpus", CheckStatus.OK, "none; the embedded engine runs on the CPU")
+    return Check("gpus", CheckStatus.OK, "none; engines run on the CPU")
 
 
 def _engine(findings: Findings) -> Check:

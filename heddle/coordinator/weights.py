@@ -25,7 +25,14 @@ from heddle.coordinator.broadcast import Broadcaster, Pulse
 from heddle.coordinator.control_loop import ControlLoop
 from heddle.coordinator.weights_file import Weights, WeightsFile
 from heddle.engines.uninterrupted import uninterrupted
-from heddle.errors import Conflict, EngineError, EngineRejected, EngineUnavailable, UnsupportedByEngine
+from heddle.errors import (
+    Conflict,
+    EngineError,
+    EngineRejected,
+    EngineUnavailable,
+    StoreError,
+    UnsupportedByEngine,
+)
 from heddle.types import Json, PauseMode, WeightCall, WorkerId
 
 _log = structlog.get_logger(__name__)
@@ -113,8 +120,8 @@ class WeightKeeper:
         """Give all workers new weights; the same request again changes nothing.
 
         Raises ``Conflict`` for a version that is not newer or a pool without workers,
-        ``UnsupportedByEngine``, and ``EngineUnavailable`` where a worker did not take them: then all serve
-        what they served before.
+        ``UnsupportedByEngine``, ``EngineUnavailable`` where a worker did not take them, and ``StoreError``:
+        then all serve what they served before.
         """
         wanted = Weights(request.version, request.path, _digest(request))
         async with self._updating:
@@ -135,7 +142,7 @@ class WeightKeeper:
         return WeightsStatus("updated", wanted.version, sorted(engines))
 
     async def _exchange(self, engines: Engines, request: WeightsRequest, wanted: Weights) -> None:
-        """Raises ``EngineUnavailable`` after a rollback."""
+        """Raises ``EngineUnavailable`` and ``StoreError``, each after a rollback."""
         mode = PauseMode(request.pause)
         lost: set[WorkerId] = set()
         try:
@@ -146,7 +153,11 @@ class WeightKeeper:
                     lost = await self._roll_back(engines, failures, pushed=request.path is None)
             if failures:
                 raise self._failed(wanted, failures)
-            await asyncio.to_thread(self._file.save, wanted)
+            try:
+                await asyncio.to_thread(self._file.save, wanted)
+            except StoreError:  # what is not remembered must not serve: a restart would not know of it
+                lost = await self._roll_back(engines, {}, pushed=request.path is None)
+                raise
             self._committed = wanted
             self._broadcaster.publish("weights.updated", {"version": wanted.version})
             _log.info("weights.updated", version=wanted.version, workers=sorted(engines))

@@ -21,7 +21,7 @@ from heddle.engines.sglang.adapter import SGLangSettings
 from heddle.engines.sglang.attach import AttachLauncher, find_servers
 from heddle.engines.sglang.client import SGLangClient
 from heddle.engines.sglang.facts import ask_weight_version
-from heddle.errors import Conflict, EngineUnavailable, UnsupportedByEngine
+from heddle.errors import Conflict, EngineUnavailable, StoreError, UnsupportedByEngine
 from heddle.records import Trajectory
 from heddle.testing import MockSettings, MockSGLang, MockTiming
 from heddle.text.byte_tokenizer import TURN_END
@@ -179,6 +179,19 @@ async def test_a_worker_that_refuses_leaves_all_with_what_they_served(tmp_path: 
         assert versions(records) == {0}
         assert [worker.restarts for worker in await made.coordinator.workers()] == [0, 0]
     assert [record.sampled_tokens for record in records] == [120] * 4
+
+
+async def test_weights_that_cannot_be_remembered_do_not_serve(tmp_path: Path) -> None:
+    """A Heddle that comes back would not know of them. With room on the disk the same call succeeds."""
+    obstacle = tmp_path / "weights.new"
+    async with mocks(*[settings("next")] * 2) as servers, pool(tmp_path, servers) as made:
+        await made.until_ready()
+        obstacle.mkdir()
+        with pytest.raises(StoreError, match="cannot write"):
+            await made.update(1, "next")
+        assert await made.served() == [0, 0]
+        obstacle.rmdir()
+        assert (await made.update(1, "next")).status == "updated"
 
 
 async def test_a_worker_that_dies_meanwhile_leaves_the_others_with_what_they_served(tmp_path: Path) -> None:
