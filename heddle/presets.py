@@ -116,7 +116,7 @@ _CHOICES: TypeAdapter[Choices] = TypeAdapter(Choices)
 _ENGINE_ORDER = Choices(scheduler="fcfs", preemption=False, migration="none", kv_guard=False)
 """What systems do that see steps and not trajectories: engines serve in the order of arrival."""
 
-_BY_LENGTH = Choices(scheduler="progressive", preemption=True)
+_BY_LENGTH = Choices(scheduler="earned", preemption=True)
 
 _PRESETS = (
     Preset(
@@ -154,7 +154,8 @@ _PRESETS = (
         "heddle-paper",
         "The paper to the letter: longest first, presorted dynamic programming, annealing, moves by rank.",
         {
-            **_BY_LENGTH,
+            "scheduler": "progressive",
+            "preemption": True,
             "placer": "presorted_dp",
             "allocator": "annealing",
             "migration": "rank",
@@ -163,7 +164,7 @@ _PRESETS = (
     ),
     Preset(
         "heddle",
-        "What is best: longest first, workers and homes by the time that draining takes, memory guarded.",
+        "By length as far as predictions are trusted, by the time that draining takes, memory guarded.",
         {**_BY_LENGTH, "placer": "drain", "allocator": "drain", "migration": "gated", "kv_guard": True},
     ),
     Preset(

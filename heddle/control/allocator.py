@@ -2,7 +2,9 @@
 
 A planner of ``heddle.control.planning`` chooses the workers by the expected lengths, the profile's step times
 and the slots that workers will have. What it leaves of the budget becomes workers too, because lengths are
-only expected. Where nothing is expected the pool is the one that the settings spell out.
+only expected. ``drain`` takes the homogeneous pool of the highest degree instead where that is as good within
+``EQUALLY_GOOD``: it needs no placement by length to be good, and evens out what nobody foresaw. Where nothing
+is expected the pool is the one that the settings spell out.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ ALLOCATORS = tuple(name.value for name in AllocatorName)
 
 SEARCH_LOOKS = 300
 """Looks at the clock within which a search ends. Counted, not timed: a replay must find the same pool."""
+
+EQUALLY_GOOD = 1.05
+"""Of the plan's makespan: no price knows tools and prefill, and none is better than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +79,13 @@ class PlannedAllocator:
                 placer=PlacerName.PRESORTED_DP if as_in_the_paper else None,
                 seed=self._seed,
                 deadline_s=float(SEARCH_LOOKS),
-                compare=False,
+                compare=self._planner is AllocatorName.DRAIN,
             ),
             lambda: float(next(looks)),
         )
+        good = [c.tp_degree for c in plan.compared if c.makespan_s <= EQUALLY_GOOD * plan.makespan_s]
+        if good:
+            return (max(good),) * (budget // max(good))
         return tuple(worker.tp_degree for worker in plan.workers)
 
     def _filling(self, idle: int) -> list[int]:

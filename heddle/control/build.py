@@ -58,7 +58,9 @@ def build_plane(settings: PlaneSettings) -> ControlPlane:
     )
     slots = SlotRule(settings.slots, settings.slots_per_gpu)
     return ControlPlane(
-        scheduler=make_scheduler(settings.scheduler, margin_tokens=settings.preempt_margin_tokens),
+        scheduler=make_scheduler(
+            settings.scheduler, margin_tokens=settings.preempt_margin_tokens, trust=predictor.trust
+        ),
         placer=make_placer(settings.placer, PlacerOptions(settings.profile, predictor.trust, settings.seed)),
         allocator=make_allocator(
             settings.allocator, AllocatorOptions(settings.pool, slots, settings.profile, settings.seed)

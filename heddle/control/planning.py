@@ -268,7 +268,7 @@ def _homogeneous(problem: _Problem, degree: int) -> Partition:
 
 def _compared(homogeneous: Sequence[Partition]) -> tuple[Compared, ...]:
     by_degree = sorted(homogeneous, key=lambda partition: partition.degrees[0])
-    return tuple(Compared(f"fix-{pool.degrees[0]}", pool.makespan_s) for pool in by_degree)
+    return tuple(Compared(f"fix-{pool.degrees[0]}", pool.makespan_s, pool.degrees[0]) for pool in by_degree)
 
 
 def _planned_workers(problem: _Problem, partition: Partition, order: Indices) -> tuple[PlannedWorker, ...]:

@@ -112,6 +112,7 @@ class Compared:
     name: str
     """``fix-1``, ``fix-2``, ...: the homogeneous pool of that degree."""
     makespan_s: float
+    tp_degree: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

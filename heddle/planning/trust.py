@@ -1,9 +1,13 @@
 """From measured trust to how far decisions go by predicted length: 0 not at all, 1 as if lengths were known.
 
-Length-aware decisions put all long trajectories together, so they lose by those that they misfile: in a fluid
-model with lognormal lengths contiguous placement gained 1.12x to 1.27x with known lengths, and lost to even
-spreading already where one long trajectory in five was misfiled (tail recall 0.8). Hence nothing below that,
-and everything only near perfection.
+*Placement.* Length-aware decisions put all long trajectories together, so they lose by those that they
+misfile: in a fluid model with lognormal lengths contiguous placement gained 1.12x to 1.27x with known
+lengths, and lost to even spreading already where one long trajectory in five was misfiled (tail recall 0.8).
+Hence nothing below that, and everything only near perfection.
+
+*Order.* To run the longest first lost nothing in that model at a rank correlation of 0.66, because a wrong
+order of those that wait only delays somebody else. Hence a rough order is enough, but a random one is not: it
+interrupts and lets in without a reason.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ RECALL = 0.8, 1.0
 """Tail recall at which trust begins, and at which it is full."""
 CORRELATION = 0.7, 0.95
 """The same for the rank correlation."""
+ORDER = 0.2, 0.5
+"""The same for the rank correlation, where it is only about the order of those that wait."""
 COVERAGE = 0.5, 0.7
 """The same for intervals of nominal coverage 0.8: one that is too sure of itself is hedged too little."""
 
@@ -30,6 +36,13 @@ def earned(trust: Trust | None) -> float:
         _between(trust.rank_correlation, *CORRELATION),
         _between(trust.coverage, *COVERAGE),
     )
+
+
+def earned_order(trust: Trust | None) -> float:
+    """How far those that wait go by length: by the rank correlation alone, in [0, 1]."""
+    if trust is None or trust.samples < MIN_SAMPLES:
+        return 0.0
+    return _between(trust.rank_correlation, *ORDER)
 
 
 def _between(value: float, nothing: float, everything: float) -> float:

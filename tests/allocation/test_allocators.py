@@ -97,13 +97,13 @@ def test_planners_use_the_whole_budget_with_workers_of_the_profile(
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_a_few_long_ones_among_many_get_a_worker_of_higher_degree(name: str) -> None:
-    """And the many keep small ones, where that is faster for them."""
+    """The many keep small ones where that is much faster; ``drain`` prefers two alike that are as good."""
     expected = [30_000] * 2 + [400] * 400
 
     degrees = [spec.tp_degree for spec in make(name, slots_per_gpu=64).allocate(8, expected)]
 
     assert degrees[0] == 4
-    assert len(degrees) > 2
+    assert degrees == [4, 4] if name == "drain" else len(degrees) > 2
 
 
 @pytest.mark.parametrize("name", PLANNERS)

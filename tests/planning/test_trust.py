@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle.planning.trust import MIN_SAMPLES, earned
+from heddle.planning.trust import MIN_SAMPLES, earned, earned_order
 from heddle.types import Trust
 
 MEASURED = st.builds(
@@ -52,3 +52,13 @@ def test_better_in_everything_is_never_trusted_less(one: Trust, other: Trust) ->
 def test_each_measure_alone_can_refuse(trust: Trust | None, level: float) -> None:
     """One long trajectory in five misfiled is too many."""
     assert earned(trust) == pytest.approx(level)
+
+
+@given(MEASURED)
+def test_a_rough_order_is_enough_for_those_that_wait(trust: Trust) -> None:
+    """Whoever is trusted to place by length is fully trusted to order by it."""
+    assert 0.0 <= earned_order(trust) <= 1.0
+    if earned(trust) > 0.0:
+        assert earned_order(trust) == 1.0
+    if trust.rank_correlation <= 0.2:
+        assert earned_order(trust) == 0.0

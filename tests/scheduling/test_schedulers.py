@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from heddle.control.state import TrajectoryState
 from heddle.errors import ConfigError
 from heddle.scheduling import SCHEDULERS, make_scheduler
-from heddle.types import BatchId, GroupId, Prediction, TrajectoryId
+from heddle.types import BatchId, GroupId, Prediction, TrajectoryId, Trust
 
 NAMES = tuple(SCHEDULERS)
 
@@ -162,3 +162,22 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     """The error lists what there is."""
     with pytest.raises(ConfigError, match="fcfs, round_robin, autellix, shortest_first, progressive"):
         make_scheduler("lifo")
+
+
+@pytest.mark.parametrize(
+    ("correlation", "samples", "first", "rank"),
+    [(0.9, 500, "long", 900.0), (0.35, 500, "long", 450.0), (0.1, 500, "short", 0.0), (0.9, 5, "short", 0.0)],
+)
+def test_earned_goes_by_arrival_without_trust_and_by_length_with_it(
+    correlation: float, samples: int, first: str, rank: float
+) -> None:
+    """A predictor that proves right, half right, not at all, or on too few."""
+    long = make_trajectory("long", arrival=2, remaining=900.0)
+    short = make_trajectory("short", arrival=1, remaining=100.0)
+    scheduler = make_scheduler("earned", trust=lambda: Trust(0.5, correlation, 0.8, samples))
+
+    served = sorted((long, short), key=lambda t: (-scheduler.priority(t, 0.0), t.arrival))
+
+    assert served[0].trajectory_id == first
+    assert scheduler.priority(long, 0.0) == pytest.approx(rank)
+    assert make_scheduler("earned").priority(long, 0.0) == 0.0
