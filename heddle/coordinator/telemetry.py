@@ -63,11 +63,6 @@ class Telemetry:
         meter = self._meters.get(worker_id)
         return None if meter is None else meter.pace
 
-    def forget(self, worker_id: WorkerId) -> None:
-        """The worker is gone for good."""
-        self._meters.pop(worker_id, None)
-        self._degrees.pop(worker_id, None)
-
     async def run(self) -> None:
         """Runs until cancelled."""
         rounds = 0
