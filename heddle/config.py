@@ -155,6 +155,9 @@ class DecisionsConfig(_Section):
     allocator: str = "fixed"
     migration: str = "none"
     predictor: str = "mean_by_step"
+    predictor_models: Path | None = None
+    """What ``heddle predictor train`` wrote: models that estimate lengths from text, served beside the
+    coordinator for ``progressive``."""
     predictor_error: float = Field(default=0.5, ge=0.0, le=5.0)
     """Of ``noisy_oracle``: standard deviation of the logarithm of its factor."""
     preemption: bool = True

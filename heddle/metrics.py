@@ -7,12 +7,13 @@ so that a step costs a few microseconds.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Generic, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from heddle.types import TrajectoryStatus
+from heddle.types import TrajectoryStatus, Trust
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -119,6 +120,12 @@ class Metrics:
             limit=8 * MAX_LABEL_VALUES,
         )
         self._ignored = _Family(counter("ignored_events_total", "Late or foreign events.", "reason"))
+        self._trust = {
+            "tail_recall": gauge("prediction_tail_recall", "Of the longest fifth, the share predicted so."),
+            "rank_correlation": gauge("prediction_rank_correlation", "Of predicted and true lengths."),
+            "coverage": gauge("prediction_coverage", "Share of true lengths in intervals that promise 0.8."),
+            "samples": gauge("prediction_samples", "Finished trajectories that these were measured on."),
+        }
         self._quarantined = _Family(counter("quarantined_total", "Trajectories kept back.", "gate"))
         self._transfers = _Family(
             counter("transfers_total", "Attempts to bring a prefix to another worker.", "outcome")
@@ -211,6 +218,11 @@ class Metrics:
         speed = (self._cache_hits, self._step_base, self._step_slope, self._pace, self._behind)
         for load in (self._running, self._waiting, self._resident, *speed):
             load.drop(worker_id)
+
+    def predictions_judged(self, trust: Trust | None) -> None:
+        """How right predictions have proved lately; all 0 where nobody knows."""
+        for name, measured in self._trust.items():
+            measured.set(0.0 if trust is None else asdict(trust)[name])
 
     def batch_finished(self, makespan_s: float) -> None:
         """The last trajectory of a batch ended."""

@@ -3,7 +3,7 @@
 Trajectory > step. A *trajectory* is one agent run for one prompt and the unit of scheduling; a *step* is
 one generation by the model plus the tool calls it asked for. A *group* is the samples of one prompt.
 Everything here is a value: frozen, slotted, without behaviour beyond derived facts. Nothing here may
-import a clock, a socket or another part of Heddle.
+import a clock, a socket or another part of Heddle, but for the values of lengths.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from typing import Literal, NewType, Protocol, TypeAlias
 from typing_extensions import TypeAliasType
 
 from heddle.decoding import DecodeMoments
+from heddle.lengths import NO_STEP as NO_STEP
+from heddle.lengths import Prediction as Prediction
+from heddle.lengths import StepView as StepView
+from heddle.lengths import Trust as Trust
 
 Json = TypeAliasType("Json", "bool | int | float | str | list[Json] | dict[str, Json] | None")
 """Any JSON value; the arguments of a tool call and the task of an environment are made of these.
@@ -188,36 +192,6 @@ class WorkerSpec:
     """Generations that may run at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """Tokens that a trajectory has still to generate, as the quantiles 0.1, 0.5 and 0.9."""
-
-    remaining_tokens: float
-    low_tokens: float
-    high_tokens: float
-    made_after_step: int
-    """Number of finished steps when it was made; 0 is from the prompt alone."""
-    model: str
-
-
-@dataclass(frozen=True, slots=True)
-class Trust:
-    """How right a predictor has proved on trajectories that finished lately: measured, never claimed.
-
-    Lengths here are total sampled tokens, the predicted ones as they were before the first step or soon after
-    it, when placement relies on them.
-    """
-
-    tail_recall: float
-    """Of the longest fifth those that were predicted among the longest fifth; 0 to 1."""
-    rank_correlation: float
-    """Spearman's, between predicted and true lengths; -1 to 1."""
-    coverage: float
-    """Share of true lengths between the predicted quantiles 0.1 and 0.9: 0.8 for a calibrated predictor."""
-    samples: int
-    """Finished trajectories that it was measured on."""
-
-
 class TrajectoryPhase(StrEnum):
     """Where a trajectory stands for the control plane."""
 
@@ -287,6 +261,33 @@ class TrajectoryView(Protocol):
     @property
     def known_total_tokens(self) -> int | None:
         """What it will have generated at its end, where a replay knows; only oracles may look."""
+        ...
+
+    @property
+    def max_tokens(self) -> int:
+        """Sampled tokens that it may generate in total."""
+        ...
+
+    @property
+    def workload(self) -> str:
+        """What kind of work it does: lengths are comparable within one."""
+        ...
+
+    @property
+    def prompt_key(self) -> str | None:
+        """The same for the same prompt in every batch; ``None`` where nobody told."""
+        ...
+
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def last_step(self) -> StepView:
+        """Of its last finished step; all zero before the first."""
+        ...
+
+    @property
+    def tool_seconds(self) -> float:
+        """Seconds spent in tools so far, their queueing included."""
         ...
 
 

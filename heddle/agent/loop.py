@@ -294,6 +294,7 @@ class TrajectoryRun:
         if turn.calls:
             names = tuple(call.name for call in turn.calls)
             self._services.link.post(ToolsStarted(order.trajectory_id, turn.step_index, names))
+            self._services.read(order, self._steps, self._messages, len(self._buffer), 0)
         started = self._clock.now()
         try:
             prompt, messages = order.prompt, tuple(self._messages)
@@ -344,8 +345,10 @@ class TrajectoryRun:
         )
         await self._journal.append(journal.OBSERVATION, entry)
         self._tools.forget()
-        event = ToolsFinished(self.order.trajectory_id, step.step_index, appended_tokens=len(ids))
+        outcomes = tuple(call.outcome for call in step.tool_calls)
+        event = ToolsFinished(self.order.trajectory_id, step.step_index, len(ids), outcomes)
         self._services.link.post(event)
+        self._services.read(self.order, self._steps, self._messages, len(self._buffer), len(ids))
 
     # ------------------------------------------------------------------------------------- helpers
 

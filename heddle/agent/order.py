@@ -11,6 +11,7 @@ from heddle.agent.journal import Journal
 from heddle.agent.link import ControlLink, WorkerLedger
 from heddle.agent.once import ToolExecutor
 from heddle.agent.ports import Environment, Tokenizer
+from heddle.agent.reading import ProgressReader, example_of
 from heddle.records import StepRecord, Trajectory
 from heddle.text.parsers import ToolCallParser
 from heddle.types import BatchId, GroupId, Json, Limits, Message, SamplingParams, ToolSpec, TrajectoryId
@@ -99,3 +100,22 @@ class LoopServices:
     finishing: asyncio.Semaphore
     """Held while a record is built and committed. A record in lists and JSON takes many times the memory of
     the token arrays; without a bound, a batch whose trajectories end together would hold all at once."""
+    reader: ProgressReader | None = None
+    """Models that estimate lengths from text; ``None`` where there are none."""
+
+    def read(
+        self,
+        order: TrajectoryOrder,
+        steps: Sequence[StepRecord],
+        messages: Sequence[Message],
+        context_tokens: int,
+        appended_tokens: int,
+    ) -> None:
+        """Let the models read how far a trajectory has come, where there are models.
+
+        ``appended_tokens`` are those of the last step's observation; 0 while its tools run.
+        """
+        if self.reader is not None:
+            prompt_ids = order.prompt.prompt_ids
+            now = example_of(prompt_ids, steps, messages, context_tokens, appended_tokens)
+            self.reader.progressed(order.trajectory_id, now)

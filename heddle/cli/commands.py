@@ -46,6 +46,7 @@ from heddle.cli.options import (
 )
 from heddle.cli.output import Output, reported
 from heddle.cli.planning_commands import register
+from heddle.cli.predictor_commands import register as register_predictor
 from heddle.cli.simulation_commands import register as register_simulation
 
 app = typer.Typer(
@@ -251,6 +252,7 @@ def cancel(
 
 register(app)
 register_simulation(app)
+register_predictor(app)
 
 
 @app.command()

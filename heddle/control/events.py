@@ -42,6 +42,10 @@ class TrajectorySpec:
     start its step afresh, so it is left alone."""
     known_total_tokens: int | None = None
     """Sampled tokens at its end, where it is a replay of something recorded."""
+    workload: str = ""
+    """What kind of work it does, such as the name of its environment: lengths are comparable within one."""
+    prompt_key: str | None = None
+    """The same for the same prompt in every batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,8 @@ class ToolsFinished:
     trajectory_id: TrajectoryId
     step_index: int
     appended_tokens: int
+    outcomes: tuple[str, ...] = ()
+    """Of each of its calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,11 @@ class LengthPredicted:
 
     trajectory_id: TrajectoryId
     prediction: Prediction
+
+
+@dataclass(frozen=True, slots=True)
+class LearningTurn:
+    """Nobody waits for a decision right now: the predictor may learn a little of what has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +144,14 @@ class TransferFailed:
     source: WorkerId
     target: WorkerId
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorRestored:
+    """What an earlier process had learned of lengths; the first event, where there is such a thing."""
+
+    state: str
+    """JSON text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +240,8 @@ Event: TypeAlias = (
     | LengthPredicted
     | TransferFinished
     | TransferFailed
+    | PredictorRestored
+    | LearningTurn
     | TrajectoryEnding
     | TrajectoryFinished
     | PoolRequested

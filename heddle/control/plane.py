@@ -19,8 +19,10 @@ from heddle.control.events import (
     DispatchResumed,
     Event,
     GenerationInterrupted,
+    LearningTurn,
     LengthPredicted,
     PoolRequested,
+    PredictorRestored,
     StepGenerated,
     ToolsFinished,
     ToolsStarted,
@@ -64,13 +66,16 @@ class ControlPlane:
         self._moves = Moves(self.state, self._dispatcher, migration, move_rules)
         self._trajectories = TrajectoryEvents(self.state, self._dispatcher, predictor, self._moves)
         self._workers = WorkerEvents(self.state, self._dispatcher, allocator, self._moves)
+        self.predictor = predictor
+        """For reading: its trust, and what it has learned."""
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Apply one event; returns the commands that follow, in the order in which to carry them out.
 
         ``now`` is in seconds of a clock that does not run backwards. An event that is late or foreign
         changes nothing and gives no commands: ``last_ignored`` says why. Raises ``ConfigError`` for a
-        ``PoolRequested`` that no allocation fits, and nothing else.
+        ``PoolRequested`` that no allocation fits and for a ``PredictorRestored`` that the predictor cannot
+        read, and nothing else.
         """
         self.state.events_total += 1
         self.state.last_ignored = None
@@ -98,6 +103,11 @@ class ControlPlane:
                 return self._trajectories.batch_submitted(event, now)
             case BatchCancelled():
                 return self._trajectories.batch_cancelled(event, now)
+            case LearningTurn():
+                self.predictor.settle()
+                return []
+            case PredictorRestored():
+                return self._trajectories.predictor_restored(event)
             case DispatchPaused():
                 return self._pause()
             case DispatchResumed():

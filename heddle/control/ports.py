@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from heddle.types import Prediction, TrajectoryId, TrajectoryView, Trust, WorkerId, WorkerSpec, WorkerView
+from heddle.types import (
+    Json,
+    Prediction,
+    TrajectoryId,
+    TrajectoryView,
+    Trust,
+    WorkerId,
+    WorkerSpec,
+    WorkerView,
+)
 
 
 class Scheduler(Protocol):
@@ -131,8 +140,15 @@ class LengthPredictor(Protocol):
     @property
     def name(self) -> str: ...
 
-    def predict(self, trajectory: TrajectoryView) -> Prediction | None:
-        """Estimate from what is known now; ``None`` while nothing is."""
+    def predict(self, trajectories: Sequence[TrajectoryView]) -> Sequence[Prediction | None]:
+        """Estimate each from what is known now; ``None`` for those of which nothing is."""
+        ...
+
+    def refine(self, trajectory: TrajectoryView, estimate: Prediction) -> Prediction | None:
+        """Somebody outside estimated this trajectory: what is to be believed now.
+
+        ``None`` where the estimate is too old to change anything.
+        """
         ...
 
     def observe_step(self, trajectory: TrajectoryView) -> None:
@@ -147,9 +163,26 @@ class LengthPredictor(Protocol):
         """The trajectory ended in another way: whatever is remembered of it may go."""
         ...
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there are endings from which it has yet to learn."""
+        ...
+
+    def settle(self) -> None:
+        """Learn from a few of the endings that wait: of all its work what nobody has to wait for."""
+        ...
+
     def trust(self) -> Trust | None:
         """How right it has proved lately, measured on what it was shown; ``None`` while that is not known.
 
         Asked at every batch and every re-planning: placement by length goes only as far as this allows.
         """
+        ...
+
+    def save(self) -> Json:
+        """What it has learned, to go on from in another process; open trajectories are not part of it."""
+        ...
+
+    def restore(self, state: Json) -> None:
+        """Go on from what ``save`` gave, before anything is predicted. Raises ``ConfigError``."""
         ...

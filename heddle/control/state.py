@@ -19,9 +19,11 @@ from heddle.control.invariants import check_invariants
 from heddle.control.shares import Share, SharedQueue
 from heddle.control.transfers import TransferLine
 from heddle.types import (
+    NO_STEP,
     BatchId,
     GroupId,
     Prediction,
+    StepView,
     StopReason,
     TrajectoryId,
     TrajectoryPhase,
@@ -124,6 +126,11 @@ class TrajectoryState:
     """How often its home changed while its tools ran."""
     move_refused: MoveRefusal | None = None
     """Why it stayed when a move of it was proposed last; ``None`` where that was accepted."""
+    workload: str = ""
+    prompt_key: str | None = None
+    prompt_tokens: int = 0
+    last_step: StepView = NO_STEP
+    tool_seconds: float = 0.0
 
     @property
     def predicted_remaining_tokens(self) -> float | None:

@@ -6,6 +6,11 @@ A handler either applies its event as a whole or ignores it as a whole, with a r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pydantic import TypeAdapter, ValidationError
+
 from heddle.control.commands import Command
 from heddle.control.dispatch import Dispatcher
 from heddle.control.events import (
@@ -13,6 +18,7 @@ from heddle.control.events import (
     BatchSubmitted,
     GenerationInterrupted,
     LengthPredicted,
+    PredictorRestored,
     StepGenerated,
     ToolsFinished,
     ToolsStarted,
@@ -25,7 +31,18 @@ from heddle.control.ports import LengthPredictor
 from heddle.control.preemption import observe_rate
 from heddle.control.shares import Share
 from heddle.control.state import BatchState, ControlState, IgnoreReason, TrajectoryState
-from heddle.types import BatchId, InterruptReason, StopReason, TrajectoryPhase, TrajectoryStatus
+from heddle.errors import ConfigError
+from heddle.types import (
+    BatchId,
+    InterruptReason,
+    Json,
+    StepView,
+    StopReason,
+    TrajectoryPhase,
+    TrajectoryStatus,
+)
+
+JSON: TypeAdapter[Json] = TypeAdapter(Json)
 
 NO_WORKER_LEFT = "every worker has failed for good and none is left to start"
 """Detail of the orders that end trajectories which no worker can ever serve."""
@@ -68,9 +85,8 @@ class TrajectoryEvents:
         hopeless = state.hopeless
         commands: list[Command] = []
         for spec in fresh.values():
-            trajectory = _new_trajectory(spec, event.batch_id, now)
-            state.add_trajectory(trajectory, batch)
-            self._predict(trajectory)
+            state.add_trajectory(_new_trajectory(spec, event.batch_id, now), batch)
+        self._predict([state.trajectories[name] for name in fresh])
         self._dispatcher.prepare()
         for spec in fresh.values():
             trajectory = state.trajectories[spec.trajectory_id]
@@ -113,10 +129,11 @@ class TrajectoryEvents:
         self._state.set_phase(trajectory, TrajectoryPhase.BETWEEN, now)
         self._state.grow(trajectory, event.forced_tokens + event.output_tokens, event.output_tokens)
         trajectory.steps_done += 1
+        trajectory.last_step = StepView(trajectory.generated_tokens - trajectory.step_base_tokens)
         trajectory.step_base_tokens = trajectory.generated_tokens
         trajectory.preemptions = 0
         self._predictor.observe_step(trajectory)
-        self._predict(trajectory)
+        self._predict((trajectory,))
         self._dispatcher.guard.relieve(worker)
         return self._dispatcher.serve(worker, now)
 
@@ -148,6 +165,8 @@ class TrajectoryEvents:
             return self._state.ignore(IgnoreReason.WRONG_STEP)
         self._state.set_phase(trajectory, TrajectoryPhase.IN_TOOL, now)
         trajectory.tool_names = event.tool_names
+        trajectory.last_step = replace(trajectory.last_step, tool_names=event.tool_names)
+        self._predict((trajectory,))
         home = None if trajectory.worker_id is None else self._state.workers[trajectory.worker_id]
         commands = self._moves.consider(trajectory, now)
         if home is None:
@@ -165,9 +184,9 @@ class TrajectoryEvents:
             return self._state.ignore(IgnoreReason.WRONG_PHASE)
         if event.step_index != trajectory.steps_done - 1:
             return self._state.ignore(IgnoreReason.WRONG_STEP)
-        trajectory.tool_names = ()
         commands = self._moves.withdraw(trajectory)
         self._state.grow(trajectory, event.appended_tokens)
+        self._end_tools(trajectory, event, now)
         left = trajectory.worker_id
         self._dispatcher.rehome(trajectory)
         self._dispatcher.admit(trajectory, now)
@@ -176,17 +195,17 @@ class TrajectoryEvents:
         return commands + self._dispatcher.serve_home(trajectory, now)
 
     def length_predicted(self, event: LengthPredicted, now: float) -> list[Command]:
-        """Take over an estimate from outside, unless a newer one is known; it may change who is next."""
+        """Take over what the predictor makes of an estimate from outside; it may change who is next."""
         trajectory = self._state.trajectories.get(event.trajectory_id)
         if trajectory is None:
             return self._state.ignore(IgnoreReason.UNKNOWN_TRAJECTORY)
         made_after = event.prediction.made_after_step
         if made_after > trajectory.steps_done:
             return self._state.ignore(IgnoreReason.WRONG_STEP)
-        known = trajectory.prediction
-        if known is not None and known.made_after_step > made_after:
+        refined = self._predictor.refine(trajectory, event.prediction)
+        if refined is None:
             return self._state.ignore(IgnoreReason.STALE_PREDICTION)
-        trajectory.prediction = event.prediction
+        trajectory.prediction = refined
         trajectory.predicted_at_tokens = trajectory.step_base_tokens
         self._dispatcher.rank_anew(trajectory, now)
         return self._dispatcher.serve_home(trajectory, now)
@@ -234,12 +253,38 @@ class TrajectoryEvents:
     def _cancel(self, trajectory: TrajectoryState, reason: StopReason, detail: str) -> list[Command]:
         return self._moves.withdraw(trajectory) + self._dispatcher.cancel(trajectory, reason, detail)
 
-    def _predict(self, trajectory: TrajectoryState) -> None:
+    def predictor_restored(self, event: PredictorRestored) -> list[Command]:
+        """Go on from what an earlier process learned. Raises ``ConfigError`` for what cannot be read."""
+        self._predictor.restore(_parsed(event.state))
+        return []
+
+    def _end_tools(self, trajectory: TrajectoryState, event: ToolsFinished, now: float) -> None:
+        """Note what its tools took and said, and estimate anew from that."""
+        took = now - trajectory.phase_since if trajectory.phase is TrajectoryPhase.IN_TOOL else 0.0
+        trajectory.tool_names = ()
+        trajectory.tool_seconds += took
+        trajectory.last_step = replace(
+            trajectory.last_step,
+            tool_outcomes=event.outcomes,
+            tool_seconds=took,
+            appended_tokens=event.appended_tokens,
+        )
+        self._predict((trajectory,))
+
+    def _predict(self, trajectories: Sequence[TrajectoryState]) -> None:
         """A predictor that knows nothing does not erase what somebody else knew."""
-        prediction = self._predictor.predict(trajectory)
-        if prediction is not None:
-            trajectory.prediction = prediction
-            trajectory.predicted_at_tokens = trajectory.generated_tokens
+        predictions = self._predictor.predict(trajectories)
+        for trajectory, prediction in zip(trajectories, predictions, strict=True):
+            if prediction is not None:
+                trajectory.prediction = prediction
+                trajectory.predicted_at_tokens = trajectory.generated_tokens
+
+
+def _parsed(state: str) -> Json:
+    try:
+        return JSON.validate_json(state)
+    except ValidationError as exc:
+        raise ConfigError(f"the saved state of the predictor is not JSON: {exc}") from exc
 
 
 def _new_trajectory(spec: TrajectorySpec, batch_id: BatchId, now: float) -> TrajectoryState:
@@ -259,6 +304,9 @@ def _new_trajectory(spec: TrajectorySpec, batch_id: BatchId, now: float) -> Traj
         preemptible=spec.preemptible,
         admitted_at=now,
         step_base_tokens=spec.generated_tokens,
+        workload=spec.workload,
+        prompt_key=spec.prompt_key,
+        prompt_tokens=spec.prompt_tokens,
     )
 
 

@@ -22,8 +22,10 @@ from heddle.control.events import PoolRequested
 from heddle.control.plane import ControlPlane
 from heddle.coordinator.broadcast import Broadcaster
 from heddle.coordinator.control_loop import ControlLoop, DecisionLog
+from heddle.coordinator.estimates import ModelProcess
 from heddle.coordinator.housekeeping import keep_house
 from heddle.coordinator.ledger import DecodeLedger
+from heddle.coordinator.memory import PredictorMemory
 from heddle.coordinator.observer import RunWatcher
 from heddle.coordinator.pool import WorkerPool
 from heddle.coordinator.prepare import PromptPreparer
@@ -37,10 +39,12 @@ from heddle.coordinator.weights import WeightKeeper
 from heddle.coordinator.weights_file import WeightsFile
 from heddle.engines.memory_files import MemoryDirectory
 from heddle.engines.supervisor import EngineLauncher
+from heddle.engines.uninterrupted import uninterrupted
 from heddle.environments.registry import EnvironmentRegistry
 from heddle.errors import HeddleError
 from heddle.metrics import Metrics
 from heddle.planning.profile import Profile
+from heddle.predict.models.catalogue import trained_models
 from heddle.store.ports import Store
 from heddle.tools.manager import ToolManager
 
@@ -107,7 +111,8 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
             base_path=parts.kit.weights_path,
         )
         pool.guard(weights)
-        services = _services(parts, control)
+        models = _models(parts, control)
+        services = _services(parts, control, models)
         preparer = PromptPreparer(
             parts.environments, parts.kit.tokenizer, parts.kit.capabilities, services.engine.context_tokens
         )
@@ -120,6 +125,7 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
             metrics=parts.metrics,
             tasks=tasks,
         )
+        memory = PredictorMemory(parts.config, parts.plane.predictor)
         telemetry = Telemetry(
             pool,
             parts.metrics,
@@ -132,7 +138,10 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
             tasks.create_task(keep_house(parts.plane, parts.store, watchdog, parts.metrics, time.monotonic)),
             tasks.create_task(telemetry.run()),
         ]
+        if models is not None:
+            chores.append(tasks.create_task(models.run()))
         try:
+            await memory.restore(control)
             control.post(PoolRequested(parts.kit.budget))
             await runner.recover()
             yield Coordinator(
@@ -153,6 +162,8 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
             await runner.close()
             await transfers.close()
             await pool.close()
+            control.close()
+            await uninterrupted(memory.save())
 
 
 @contextmanager
@@ -185,7 +196,15 @@ def _capacity(parts: Parts) -> Capacity:
     return Capacity(parts.kit.budget, slots, parts.kit.exclusive)
 
 
-def _services(parts: Parts, control: ControlLoop) -> LoopServices:
+def _models(parts: Parts, control: ControlLoop) -> ModelProcess | None:
+    folder = parts.config.decisions.predictor_models
+    if folder is None:
+        return None
+    log_path = parts.config.data_dir / "logs" / "models.log"
+    return ModelProcess(folder, trained_models(folder), log_path, control.post)
+
+
+def _services(parts: Parts, control: ControlLoop, models: ModelProcess | None) -> LoopServices:
     engine = parts.config.engine
     return LoopServices(
         link=control,
@@ -203,4 +222,5 @@ def _services(parts: Parts, control: ControlLoop) -> LoopServices:
         ),
         now=time.monotonic,
         finishing=asyncio.Semaphore(FINISHING_AT_ONCE),
+        reader=models,
     )

@@ -25,7 +25,7 @@ from heddle.control.commands import (
     StopWorker,
     Transfer,
 )
-from heddle.control.events import Event
+from heddle.control.events import Event, LearningTurn
 from heddle.control.log import encode_entry
 from heddle.control.plane import ControlPlane
 from heddle.control.state import IgnoreReason
@@ -87,6 +87,8 @@ class ControlLoop:
         self._mailboxes: dict[TrajectoryId, _Mailbox] = {}
         self._workers: WorkerActions | None = None
         self._transfers: TransferActions | None = None
+        self._learning: asyncio.Handle | None = None
+        self._closed = False
 
     def attach(self, workers: WorkerActions, transfers: TransferActions) -> None:
         """Name who carries out orders; once, before the first event."""
@@ -117,6 +119,19 @@ class ControlLoop:
         for command in commands:
             self._deliver(command)
         self._actions.observe(event)
+        if self.plane.predictor.waiting and self._learning is None and not self._closed:
+            self._learning = asyncio.get_running_loop().call_soon(self._learn)
+
+    def close(self) -> None:
+        """Leave unlearned what waits; for the end, when nothing is posted any more."""
+        self._closed = True
+        if self._learning is not None:
+            self._learning.cancel()
+
+    def _learn(self) -> None:
+        """A little at a time: whoever else is ready gets the event loop in between."""
+        self._learning = None
+        self.post(LearningTurn())
 
     async def granted(self, trajectory_id: TrajectoryId) -> Grant:
         mailbox = self._mailboxes[trajectory_id]

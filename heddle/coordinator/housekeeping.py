@@ -46,6 +46,7 @@ async def keep_house(
             waiting=stats.waiting,
         )
         counted = stats
+        metrics.predictions_judged(plane.predictor.trust())
         tick += 1
         if tick % TICKS_PER_CHECK == 0 and len(plane.state.trajectories) <= MOST_CHECKED:
             plane.state.check_invariants()

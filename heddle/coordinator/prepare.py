@@ -6,6 +6,8 @@ Nothing here has side effects, so that a batch is accepted wholly or not at all.
 from __future__ import annotations
 
 import asyncio
+import zlib
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -189,6 +191,11 @@ def orders(
     ]
 
 
+def _prompt_key(prompt: PreparedPrompt) -> str:
+    """The same for the same ids in the same environment, whatever the batch calls the prompt."""
+    return f"{prompt.environment.name}/{zlib.crc32(array('i', prompt.prompt_ids).tobytes())}"
+
+
 def spec(run: TrajectoryRun) -> TrajectorySpec:
     """The trajectory as the control plane gets to know it."""
     order = run.order
@@ -205,4 +212,6 @@ def spec(run: TrajectoryRun) -> TrajectorySpec:
         max_tokens_per_step=limits.max_tokens_per_step if recorded is None else max(recorded),
         preemptible=order.prompt.resumable,
         known_total_tokens=None if recorded is None else sum(recorded),
+        workload=order.prompt.environment.name,
+        prompt_key=_prompt_key(order.prompt),
     )

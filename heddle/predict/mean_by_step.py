@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Sequence
 
-from heddle.types import Prediction, TrajectoryId, TrajectoryView, Trust
+from heddle.predict.passive import Passive
+from heddle.types import Prediction, TrajectoryId, TrajectoryView
 
 WINDOW = 512
 """Endings remembered per step count: enough for a steady 0.9 quantile, few enough to follow a drift."""
@@ -18,7 +20,7 @@ MAX_STEPS = 256
 """Step counts told apart; longer trajectories share the last."""
 
 
-class MeanByStep:
+class MeanByStep(Passive):
     """Mean and 0.1 and 0.9 quantiles of the remaining tokens, given how many steps are done.
 
     ``remaining_tokens`` is the mean rather than the median; the interval is widened to contain it.
@@ -30,8 +32,11 @@ class MeanByStep:
         self._remaining: dict[int, _Window] = {}
         self._paths: dict[TrajectoryId, list[tuple[int, int]]] = {}
 
-    def predict(self, trajectory: TrajectoryView) -> Prediction | None:
+    def predict(self, trajectories: Sequence[TrajectoryView]) -> Sequence[Prediction | None]:
         """``None`` until some trajectory that came as far has finished."""
+        return [self._predict(trajectory) for trajectory in trajectories]
+
+    def _predict(self, trajectory: TrajectoryView) -> Prediction | None:
         window = self._remaining.get(min(trajectory.steps_done, MAX_STEPS))
         if window is None:
             return None
@@ -63,10 +68,6 @@ class MeanByStep:
     def forget(self, trajectory_id: TrajectoryId) -> None:
         """Its length is not its own, so nothing is learned from it."""
         self._paths.pop(trajectory_id, None)
-
-    def trust(self) -> Trust | None:
-        """Not measured: before their first step it takes all for equal, so that it can rank nobody."""
-        return None
 
 
 class _Window:

@@ -7,30 +7,29 @@ from __future__ import annotations
 
 import math
 import random
+from abc import abstractmethod
+from collections.abc import Sequence
 
+from heddle.predict.passive import Passive
 from heddle.types import Prediction, TrajectoryId, TrajectoryView, Trust
 
 _QUANTILE_Z = 1.2815515655446004
 """Of the standard normal distribution at 0.9."""
 
 
-class _FromKnownTotal:
+class _FromKnownTotal(Passive):
     """What both have in common: nothing is learned, and what ends is forgotten by itself."""
 
-    name: str
+    def predict(self, trajectories: Sequence[TrajectoryView]) -> Sequence[Prediction | None]:
+        """``None`` for what is not a replay."""
+        return [
+            None if known is None else self._of(trajectory, known)
+            for trajectory in trajectories
+            for known in (trajectory.known_total_tokens,)
+        ]
 
-    def observe_step(self, trajectory: TrajectoryView) -> None:
-        """Nothing to learn."""
-
-    def observe_finished(self, trajectory: TrajectoryView) -> None:
-        """Nothing to learn."""
-
-    def forget(self, trajectory_id: TrajectoryId) -> None:
-        """Nothing is remembered."""
-
-    def trust(self) -> Trust | None:
-        """Nobody measured it."""
-        return None
+    @abstractmethod
+    def _of(self, trajectory: TrajectoryView, known_tokens: int) -> Prediction: ...
 
     def _prediction(self, trajectory: TrajectoryView, total: float, spread: float) -> Prediction:
         done = trajectory.generated_tokens
@@ -52,10 +51,8 @@ class Oracle(_FromKnownTotal):
         """Full, on as many samples as anybody may want: it reads what will be."""
         return Trust(tail_recall=1.0, rank_correlation=1.0, coverage=1.0, samples=1 << 30)
 
-    def predict(self, trajectory: TrajectoryView) -> Prediction | None:
-        """``None`` for what is not a replay."""
-        known = trajectory.known_total_tokens
-        return None if known is None else self._prediction(trajectory, float(known), 1.0)
+    def _of(self, trajectory: TrajectoryView, known_tokens: int) -> Prediction:
+        return self._prediction(trajectory, float(known_tokens), 1.0)
 
 
 class NoisyOracle(_FromKnownTotal):
@@ -72,12 +69,8 @@ class NoisyOracle(_FromKnownTotal):
         self._error = error
         self._seed = seed
 
-    def predict(self, trajectory: TrajectoryView) -> Prediction | None:
-        """``None`` for what is not a replay."""
-        known = trajectory.known_total_tokens
-        if known is None:
-            return None
-        total = known * math.exp(self._error * self._normal(trajectory.trajectory_id))
+    def _of(self, trajectory: TrajectoryView, known_tokens: int) -> Prediction:
+        total = known_tokens * math.exp(self._error * self._normal(trajectory.trajectory_id))
         total = max(total, trajectory.generated_tokens * (1.0 + self._error))
         return self._prediction(trajectory, total, math.exp(_QUANTILE_Z * self._error))
 

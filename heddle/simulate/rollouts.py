@@ -209,7 +209,8 @@ class Rollouts:
         appended = journey.step.prompt_tokens
         journey.context_tokens += appended
         journey.waits_since = self._agenda.now
-        self._post(ToolsFinished(journey.work.trajectory_id, index, appended))
+        outcomes = ("ok",) * len(journey.work.steps[index].tool_names)
+        self._post(ToolsFinished(journey.work.trajectory_id, index, appended, outcomes))
 
     def _end(self, journey: Journey, reason: StopReason) -> None:
         if journey.finished_at is not None:

@@ -20,7 +20,14 @@ from heddle.control.commands import (
     StopWorker,
     Transfer,
 )
-from heddle.control.events import BatchCancelled, BatchSubmitted, Event, PoolRequested, TrajectorySpec
+from heddle.control.events import (
+    BatchCancelled,
+    BatchSubmitted,
+    Event,
+    LearningTurn,
+    PoolRequested,
+    TrajectorySpec,
+)
 from heddle.control.log import encode_entry
 from heddle.control.plane import ControlPlane
 from heddle.errors import ConfigError
@@ -82,7 +89,13 @@ class World:
         """Let the control plane hear an event, and carry out what it orders.
 
         Nothing that is carried out posts an event before this returns: two decisions never interleave.
+        Learning takes no virtual time: a live coordinator does it between two events.
         """
+        self._handle(event)
+        while self._plane.predictor.waiting:
+            self._handle(LearningTurn())
+
+    def _handle(self, event: Event) -> None:
         now = self._agenda.now
         commands = self._plane.handle(event, now)
         if self._options.log is not None:

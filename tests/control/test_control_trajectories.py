@@ -23,6 +23,7 @@ from heddle.control.events import (
 from heddle.control.ports import MigrationProposal
 from heddle.control.state import IgnoreReason
 from heddle.errors import NotFound
+from heddle.predict.passive import Passive
 from heddle.types import (
     BatchId,
     InterruptReason,
@@ -324,7 +325,7 @@ def test_a_migration_planner_moves_a_trajectory_while_its_tool_runs() -> None:
     assert generated(rig.tools_finished("a0")) == [("a0", "w1")]
 
 
-class Recorder:
+class Recorder(Passive):
     """A predictor that knows nothing and remembers what it was shown."""
 
     name = "recorder"
@@ -332,8 +333,8 @@ class Recorder:
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def predict(self, trajectory: TrajectoryView) -> None:
-        return None
+    def predict(self, trajectories: Sequence[TrajectoryView]) -> Sequence[None]:
+        return [None] * len(trajectories)
 
     def observe_step(self, trajectory: TrajectoryView) -> None:
         self.seen.append(f"step {trajectory.trajectory_id} {trajectory.steps_done}")
@@ -343,9 +344,6 @@ class Recorder:
 
     def forget(self, trajectory_id: TrajectoryId) -> None:
         self.seen.append(f"forget {trajectory_id}")
-
-    def trust(self) -> None:
-        return None
 
 
 def test_the_predictor_learns_from_own_endings_only() -> None:

@@ -7,9 +7,10 @@ import statistics
 
 import pytest
 
+from heddle.control.ports import LengthPredictor
 from heddle.control.state import TrajectoryState
 from heddle.predict import PredictorOptions, make_predictor
-from heddle.types import BatchId, GroupId, TrajectoryId
+from heddle.types import BatchId, GroupId, Prediction, TrajectoryId
 
 
 def make_trajectory(name: str, *, total: int | None, generated: int = 0, steps: int = 0) -> TrajectoryState:
@@ -29,14 +30,19 @@ def make_trajectory(name: str, *, total: int | None, generated: int = 0, steps: 
     )
 
 
+def one(predictor: LengthPredictor, trajectory: TrajectoryState) -> Prediction | None:
+    """Its prediction of one trajectory."""
+    return predictor.predict([trajectory])[0]
+
+
 def test_the_oracle_knows_the_rest() -> None:
     """Exactly, after any number of steps, and never less than nothing."""
     oracle = make_predictor("oracle")
-    prediction = oracle.predict(make_trajectory("t", total=500, generated=120, steps=3))
+    prediction = one(oracle, make_trajectory("t", total=500, generated=120, steps=3))
     assert prediction is not None
     assert (prediction.low_tokens, prediction.remaining_tokens, prediction.high_tokens) == (380, 380, 380)
     assert (prediction.made_after_step, prediction.model) == (3, "oracle")
-    beyond = oracle.predict(make_trajectory("t", total=500, generated=501))
+    beyond = one(oracle, make_trajectory("t", total=500, generated=501))
     assert beyond is not None
     assert beyond.remaining_tokens == 0.0
 
@@ -44,13 +50,13 @@ def test_the_oracle_knows_the_rest() -> None:
 @pytest.mark.parametrize("name", ["oracle", "noisy_oracle"])
 def test_an_oracle_knows_nothing_of_what_is_no_replay(name: str) -> None:
     """It says so instead of guessing."""
-    assert make_predictor(name).predict(make_trajectory("t", total=None)) is None
+    assert one(make_predictor(name), make_trajectory("t", total=None)) is None
 
 
 def totals(seed: int, error: float) -> list[float]:
     """Predicted totals of many replays of 1000 tokens."""
     oracle = make_predictor("noisy_oracle", PredictorOptions(error=error, seed=seed))
-    found = [oracle.predict(make_trajectory(f"t{i}", total=1000)) for i in range(4000)]
+    found = [one(oracle, make_trajectory(f"t{i}", total=1000)) for i in range(4000)]
     return [prediction.remaining_tokens for prediction in found if prediction is not None]
 
 
@@ -71,11 +77,11 @@ def test_the_noise_follows_from_the_seed() -> None:
 def test_a_trajectory_keeps_its_error_and_outlives_it() -> None:
     """The estimate of the total stays until it is passed; then the end is never at hand."""
     oracle = make_predictor("noisy_oracle", PredictorOptions(error=0.5, seed=3))
-    first = oracle.predict(make_trajectory("t", total=1000))
-    later = oracle.predict(make_trajectory("t", total=1000, generated=100, steps=1))
+    first = one(oracle, make_trajectory("t", total=1000))
+    later = one(oracle, make_trajectory("t", total=1000, generated=100, steps=1))
     assert first is not None
     assert later is not None
     assert later.remaining_tokens == pytest.approx(first.remaining_tokens - 100)
-    passed = oracle.predict(make_trajectory("t", total=1000, generated=50_000, steps=9))
+    passed = one(oracle, make_trajectory("t", total=1000, generated=50_000, steps=9))
     assert passed is not None
     assert passed.remaining_tokens == pytest.approx(25_000)

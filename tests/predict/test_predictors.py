@@ -17,6 +17,11 @@ def make_trajectory(name: str, *, steps: int = 0, tokens: int = 0) -> Trajectory
     )
 
 
+def one(predictor: MeanByStep, trajectory: TrajectoryState) -> Prediction | None:
+    """Its prediction of one trajectory."""
+    return predictor.predict([trajectory])[0]
+
+
 def live(predictor: MeanByStep, name: str, outputs: Sequence[int], *, finish: bool = True) -> None:
     """Let a trajectory generate ``outputs`` tokens step by step."""
     trajectory = make_trajectory(name)
@@ -31,10 +36,10 @@ def live(predictor: MeanByStep, name: str, outputs: Sequence[int], *, finish: bo
 def test_nothing_is_predicted_while_nothing_is_known() -> None:
     """Neither before the first ending nor for a step that nobody has reached."""
     predictor = MeanByStep()
-    assert predictor.predict(make_trajectory("a")) is None
+    assert one(predictor, make_trajectory("a")) is None
     live(predictor, "a", [10, 20])
 
-    assert predictor.predict(make_trajectory("b", steps=3)) is None
+    assert one(predictor, make_trajectory("b", steps=3)) is None
 
 
 def test_the_mean_and_the_quantiles_of_what_remained_after_as_many_steps() -> None:
@@ -43,11 +48,11 @@ def test_the_mean_and_the_quantiles_of_what_remained_after_as_many_steps() -> No
     for index in range(11):
         live(predictor, f"t{index}", [5, 10 * index])
 
-    assert predictor.predict(make_trajectory("x", steps=1, tokens=5)) == Prediction(
+    assert one(predictor, make_trajectory("x", steps=1, tokens=5)) == Prediction(
         50.0, 10.0, 90.0, 1, "mean_by_step"
     )
-    assert predictor.predict(make_trajectory("x")) == Prediction(55.0, 15.0, 95.0, 0, "mean_by_step")
-    assert predictor.predict(make_trajectory("x", steps=2)) == Prediction(0.0, 0.0, 0.0, 2, "mean_by_step")
+    assert one(predictor, make_trajectory("x")) == Prediction(55.0, 15.0, 95.0, 0, "mean_by_step")
+    assert one(predictor, make_trajectory("x", steps=2)) == Prediction(0.0, 0.0, 0.0, 2, "mean_by_step")
 
 
 def test_the_interval_contains_the_mean_of_a_long_tail() -> None:
@@ -57,7 +62,7 @@ def test_the_interval_contains_the_mean_of_a_long_tail() -> None:
         live(predictor, f"t{index}", [1])
     live(predictor, "giant", [10_000])
 
-    prediction = predictor.predict(make_trajectory("x"))
+    prediction = one(predictor, make_trajectory("x"))
 
     assert prediction is not None
     assert prediction.low_tokens <= prediction.remaining_tokens <= prediction.high_tokens
@@ -74,8 +79,8 @@ def test_a_recovered_trajectory_teaches_only_what_was_seen_of_it() -> None:
     predictor.observe_step(trajectory)
     predictor.observe_finished(trajectory)
 
-    assert predictor.predict(make_trajectory("x")) is None
-    known = predictor.predict(make_trajectory("x", steps=3))
+    assert one(predictor, make_trajectory("x")) is None
+    known = one(predictor, make_trajectory("x", steps=3))
     assert known is not None
     assert known.remaining_tokens == 10.0
 
@@ -88,7 +93,7 @@ def test_only_recent_endings_count() -> None:
     for index in range(WINDOW):
         live(predictor, f"new{index}", [10])
 
-    assert predictor.predict(make_trajectory("x")) == Prediction(10.0, 10.0, 10.0, 0, "mean_by_step")
+    assert one(predictor, make_trajectory("x")) == Prediction(10.0, 10.0, 10.0, 0, "mean_by_step")
 
 
 def test_what_is_forgotten_teaches_nothing() -> None:
@@ -98,4 +103,4 @@ def test_what_is_forgotten_teaches_nothing() -> None:
     predictor.forget(TrajectoryId("a"))
     predictor.observe_finished(make_trajectory("a", steps=2, tokens=30))
 
-    assert predictor.predict(make_trajectory("x", steps=1)) is None
+    assert one(predictor, make_trajectory("x", steps=1)) is None

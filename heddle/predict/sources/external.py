@@ -1,0 +1,42 @@
+"""``features``, ``text``, ``qwen``: models outside of the control plane, which see more than counts.
+
+They run in a process of their own and their estimates arrive as ``LengthPredicted``: perhaps one step late,
+perhaps never. What was generated since an estimate is taken off it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from heddle.predict.buckets import Floats
+from heddle.predict.point import Point
+from heddle.predict.sources import Context, SilentSource
+from heddle.types import Prediction, TrajectoryId
+
+
+class ExternalModel(SilentSource):
+    """One column: the newest estimate of the model of this name, as a deviation; 0 without one."""
+
+    def __init__(self, name: str, weight: float) -> None:
+        self.name = name
+        self.prior = (weight,)
+        self._totals: dict[TrajectoryId, float] = {}
+        """Estimated tokens of the whole trajectory."""
+
+    def columns(self, points: Sequence[Point], context: Context) -> Sequence[Floats]:
+        totals = np.array([self._totals.get(p.trajectory_id, np.nan) for p in points])
+        generated = np.array([p.generated_tokens for p in points], dtype=np.float64)
+        left = np.log1p(np.maximum(totals - generated, 1.0))
+        return (np.where(np.isnan(totals), 0.0, left - context.levels),)
+
+    def observe_estimate(self, point: Point, estimate: Prediction) -> None:
+        if estimate.model == self.name:
+            self._totals[point.trajectory_id] = point.generated_tokens + estimate.remaining_tokens
+
+    def observe_ended(self, point: Point, surprise: float) -> None:
+        self._totals.pop(point.trajectory_id, None)
+
+    def forget(self, trajectory_id: TrajectoryId) -> None:
+        self._totals.pop(trajectory_id, None)

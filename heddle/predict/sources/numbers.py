@@ -1,0 +1,38 @@
+"""``numbers``: the counts of a trajectory themselves, on a logarithmic scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from heddle.predict.buckets import Floats
+from heddle.predict.point import Point
+from heddle.predict.sources import Context, SilentSource
+
+
+class Numbers(SilentSource):
+    """Columns: steps, generated, context, prompt, last output, observation, last tool seconds, mean step."""
+
+    name = "numbers"
+    prior = (0.0,) * 8
+
+    def columns(self, points: Sequence[Point], context: Context) -> Sequence[Floats]:
+        counts = np.log1p(
+            np.array(
+                [
+                    (
+                        p.steps_done,
+                        p.generated_tokens,
+                        p.context_tokens,
+                        p.prompt_tokens,
+                        p.last_step.output_tokens,
+                        p.last_step.appended_tokens,
+                        p.last_step.tool_seconds or 0.0,
+                    )
+                    for p in points
+                ],
+                dtype=np.float64,
+            )
+        ).T
+        return (*counts, counts[1] - counts[0])

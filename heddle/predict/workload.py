@@ -1,0 +1,257 @@
+"""What is known of one workload, and how it is learned: means, evidence, weights, errors, trust."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from heddle.errors import ConfigError
+from heddle.predict.buckets import Floats, Ints, bucket_of
+from heddle.predict.cohorts import Cohorts
+from heddle.predict.conformal import KEPT_AT_ALARM, Calibrator
+from heddle.predict.levels import Levels
+from heddle.predict.open_paths import Estimated, Estimates
+from heddle.predict.point import Point
+from heddle.predict.regression import OnlineRidge, stage_of
+from heddle.predict.sources import Context, Ended, Source
+from heddle.predict.trust import Judgement, TrustWindow
+from heddle.types import Json, Prediction, TrajectoryId, TrajectoryView, Trust
+
+LEARNED_AT_ONCE = 4
+"""Endings learned from in one turn: well below a millisecond."""
+
+RELEARNED_SHARE = 0.05
+"""What the weights learned so far count for after an alarm."""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    levels: Levels
+    weights: list[list[list[float]]]
+    errors: Json
+    trust: Json
+    sources: dict[str, Json]
+
+
+_STATE: TypeAdapter[_State] = TypeAdapter(_State)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """A trajectory at its own end; at least one point."""
+
+    path: Sequence[Estimated]
+    total_tokens: int
+    total_steps: int
+    tool_seconds: float
+
+    @property
+    def log_remaining(self) -> Floats:
+        """Logarithm of 1 + the tokens that remained at each point."""
+        return np.log1p([self.total_tokens - e.point.generated_tokens for e in self.path])
+
+    def judgement(self) -> Judgement | None:
+        """What was said on the way, beside what came; ``None`` where nothing was said."""
+        pairs = zip(self.path, self.log_remaining.tolist(), strict=True)
+        said = [(e, left) for e, left in pairs if not math.isnan(e.expected)]
+        if not said:
+            return None
+        held = [e.low <= left <= e.high for e, left in said]
+        judged = next((e for e, _ in said if e.point.steps_done == 1), said[0][0])
+        predicted = judged.point.generated_tokens + math.expm1(judged.median)
+        return Judgement(predicted, float(self.total_tokens), sum(held) / len(held))
+
+
+class Workload:
+    """Estimates and learns; see :class:`~heddle.predict.progressive.Progressive`."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+        self._levels = Levels()
+        self._tables = self._levels.table()
+        self._ridge = OnlineRidge(np.array([weight for source in sources for weight in source.prior]))
+        self._calibrator = Calibrator()
+        self._trust = TrustWindow()
+        self._cohorts: Cohorts[_Ending] = Cohorts()
+        self._ready: deque[_Ending] = deque()
+        """Endings whose turn has come."""
+        self._learned = False
+        """Whether a whole cohort was learned from."""
+
+    def estimate(self, points: Sequence[Point]) -> Estimates:
+        """What is expected to remain at each point."""
+        for point in points:
+            self._cohorts.begin(point.trajectory_id)
+        steps_done = np.array([point.steps_done for point in points], dtype=np.float64)
+        context = self._context(steps_done)
+        buckets, levels = context.buckets, context.levels
+        rows = np.stack([c for s in self._sources for c in s.columns(points, context)], axis=1)
+        if self._levels.total_count:
+            expected = levels + self._ridge.predict(rows, stage_of(steps_done))
+        else:
+            expected = np.full(len(points), np.nan)
+        offsets = self._calibrator.calibration()
+        _, steps, tool_seconds = self._tables
+        return Estimates(
+            buckets=buckets,
+            rows=rows,
+            expected=expected,
+            least=expected + offsets.least[buckets],
+            low=expected + offsets.low[buckets],
+            median=expected + offsets.median[buckets],
+            high=expected + offsets.high[buckets],
+            most=expected + offsets.most[buckets],
+            steps=steps[buckets],
+            tool_seconds=tool_seconds[buckets],
+        )
+
+    def observe_step(self, point: Point) -> None:
+        """A step of an open trajectory was generated."""
+        if not self._learned:
+            return
+        context = self._context(np.array([point.steps_done], dtype=np.float64))
+        for source in self._sources:
+            source.observe_step(point, context)
+
+    def observe_estimate(self, point: Point, estimate: Prediction) -> None:
+        """A model outside of the control plane estimated it."""
+        for source in self._sources:
+            source.observe_estimate(point, estimate)
+
+    def forget(self, trajectory_id: TrajectoryId) -> None:
+        """It ended in another way than its own."""
+        for source in self._sources:
+            source.forget(trajectory_id)
+        self._ready += self._cohorts.forget(trajectory_id)
+
+    def observe_ended(self, path: Sequence[Estimated], trajectory: TrajectoryView) -> None:
+        """A trajectory reached its own end; ``path`` is what was estimated on its way.
+
+        What was estimated after its last step does not count: it had ended then, which only its loop knew.
+        """
+        total = trajectory.generated_tokens
+        path = [estimated for estimated in path if estimated.point.generated_tokens < total]
+        if not path:
+            self.forget(trajectory.trajectory_id)
+            return
+        ending = _Ending(path, total, trajectory.steps_done, trajectory.tool_seconds)
+        if not self._learned:
+            self._learn_levels(ending)
+        surprise = math.log1p(total) - self._levels.total_mean if self._learned else 0.0
+        for source in self._sources:
+            source.observe_ended(path[-1].point, surprise)
+        self._ready += self._cohorts.end(trajectory.trajectory_id, ending)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are endings whose turn has come."""
+        return bool(self._ready)
+
+    def settle(self) -> None:
+        """Learn from a few of the endings whose turn has come."""
+        chunk = [self._ready.popleft() for _ in range(min(LEARNED_AT_ONCE, len(self._ready)))]
+        if chunk:
+            self._learn(chunk)
+
+    @property
+    def open_trajectories(self) -> int:
+        """Estimated and not yet ended."""
+        return self._cohorts.open_trajectories
+
+    def trust(self) -> Trust | None:
+        """Over the latest endings."""
+        return self._trust.trust()
+
+    def save(self) -> Json:
+        """Everything but the open trajectories."""
+        return {
+            "levels": asdict(self._levels),
+            "weights": _json(self._ridge.save()),
+            "errors": self._calibrator.save(),
+            "trust": self._trust.save(),
+            "sources": {source.name: source.save() for source in self._sources},
+        }
+
+    def restore(self, state: Json) -> None:
+        """Raises ``pydantic.ValidationError``, and ``ConfigError`` for the state of other sources."""
+        saved = _STATE.validate_python(state)
+        if not self._ridge.restore(saved.weights) or set(saved.sources) != {s.name for s in self._sources}:
+            raise ConfigError(f"the saved state is of other sources: {', '.join(saved.sources)}")
+        self._levels, self._learned = saved.levels, saved.levels.total_count > 0
+        self._tables = self._levels.table()
+        self._calibrator.restore(saved.errors)
+        self._trust.restore(saved.trust)
+        for source in self._sources:
+            source.restore(saved.sources[source.name])
+
+    def _context(self, steps_done: Floats) -> Context:
+        buckets = bucket_of(steps_done)
+        levels = self._levels
+        return Context(levels.total_mean, levels.total_deviation, buckets, self._tables[0][buckets])
+
+    def _learn(self, endings: Sequence[_Ending]) -> None:
+        """What was expected is judged first, by what was known before any of these endings."""
+        steps_done = np.array(
+            [e.point.steps_done for ending in endings for e in ending.path], dtype=np.float64
+        )
+        rows = np.stack([e.row for ending in endings for e in ending.path])
+        remaining = np.concatenate([ending.log_remaining for ending in endings])
+        bounds = np.cumsum([0, *(len(ending.path) for ending in endings)]).tolist()
+        slices = [slice(start, end) for start, end in pairwise(bounds)]
+        if self._learned:
+            expected = self._context(steps_done).levels + self._ridge.predict(rows, stage_of(steps_done))
+            self._judge(endings, slices, bucket_of(steps_done), remaining - expected)
+        else:
+            # Until now the means were those of the first to end, which are the shortest.
+            self._levels, self._learned = Levels(), True
+        for ending in endings:
+            self._learn_levels(ending)
+        context = self._context(steps_done)
+        residuals = remaining - context.levels
+        weights = np.concatenate([np.full(len(e.path), len(e.path) ** -0.5) for e in endings])
+        self._ridge.learn(rows, residuals, stage_of(steps_done), weights, len(endings))
+        for ending, part in zip(endings, slices, strict=True):
+            surprise = math.log1p(ending.total_tokens) - context.log_total
+            points = [e.point for e in ending.path]
+            ended = Ended(points, context.buckets[part], residuals[part], ending.total_tokens, surprise)
+            for source in self._sources:
+                source.learn(ended)
+
+    def _learn_levels(self, ending: _Ending) -> None:
+        steps = [ending.total_steps - e.point.steps_done for e in ending.path]
+        seconds = [ending.tool_seconds - e.point.tool_seconds for e in ending.path]
+        buckets = [e.bucket for e in ending.path]
+        self._levels.add_total(math.log1p(ending.total_tokens))
+        self._levels.add(buckets, ending.log_remaining.tolist(), steps, seconds)
+        self._tables = self._levels.table()
+
+    def _judge(
+        self, endings: Sequence[_Ending], slices: Sequence[slice], buckets: Ints, errors: Floats
+    ) -> None:
+        """Compare what was said on the way with what came, and calibrate by what would be said now."""
+        alarm = False
+        for ending, part in zip(endings, slices, strict=True):
+            judgement = ending.judgement()
+            if judgement is not None:
+                self._trust.add(judgement)
+            alarm |= self._calibrator.add(buckets[part], errors[part])
+        if alarm:
+            self._start_afresh()
+
+    def _start_afresh(self) -> None:
+        """The workload is no longer the one that was learned."""
+        self._trust.drop_all_but(KEPT_AT_ALARM)
+        self._levels.relearn(KEPT_AT_ALARM)
+        self._ridge.relearn(RELEARNED_SHARE)
+        for source in self._sources:
+            source.relearn()
+
+
+def _json(products: list[list[list[float]]]) -> Json:
+    return [[list(row) for row in matrix] for matrix in products]
