@@ -114,7 +114,11 @@ class MemoryGuard:
 
     def _long_in_tools(self, worker: WorkerState, now: float) -> Sequence[TrajectoryState]:
         """Whose tools have taken too long, the longest first."""
-        found = (t for t in _in_tools(worker) if now - t.phase_since >= self._rules.patience_s)
+        in_tool, patience_s = TrajectoryPhase.IN_TOOL, self._rules.patience_s
+        # In one comprehension: under pressure every grant asks.
+        found = [
+            t for t in worker.holders.values() if t.phase is in_tool and now - t.phase_since >= patience_s
+        ]
         return sorted(found, key=lambda t: (t.phase_since, t.arrival))
 
     def _evict(self, victims: Iterable[TrajectoryState], excess_tokens: float) -> None:
