@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 import structlog
+from structlog.typing import EventDict
 
 from heddle.config import HeddleConfig
 from heddle.errors import ConfigError
@@ -40,6 +41,14 @@ def log_to_file(config: HeddleConfig) -> Iterator[Path]:
             log_to_stderr(config)
 
 
+def _without_control_characters(_logger: object, _method: str, entry: EventDict) -> EventDict:
+    """Texts from outside neither start a line of the log nor speak to the terminal that shows it."""
+    for key, value in entry.items():
+        if isinstance(value, str) and not value.isprintable():
+            entry[key] = value.encode("unicode_escape").decode()
+    return entry
+
+
 def _configure(stream: TextIO, config: HeddleConfig, *, colors: bool) -> None:
     level = logging.getLevelNamesMapping()[config.log_level.upper()]
     structlog.configure(
@@ -47,6 +56,7 @@ def _configure(stream: TextIO, config: HeddleConfig, *, colors: bool) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _without_control_characters,
             structlog.dev.ConsoleRenderer(colors=colors),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
