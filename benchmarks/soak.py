@@ -80,6 +80,7 @@ def serving(engine: str, base: Path) -> Iterator[Server]:
     """A server with two workers."""
     command = [sys.executable, "-m", "heddle", "serve", "--port", "0", "--json", "--pool", "1+1"]
     command += ["--data-dir", str(base / "data"), "--set", f"engine.kind={engine}"]
+    command += ["--set", "engine.max_restarts=10000"]
     with (
         (base / "log").open("wb") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as process,

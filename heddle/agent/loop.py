@@ -141,8 +141,8 @@ class TrajectoryRun:
 
     # ------------------------------------------------------------------------------------ the loop
 
-    async def run(self) -> None:
-        """Run to the end and commit the record. Raises ``StoreError`` where it cannot be committed."""
+    async def run(self) -> StopReason:
+        """Run to the end and commit the record; the reason in it. Raises ``StoreError``."""
         ending = await self._run_until_end()
         self._keep_partial_step()
         self._services.link.post(TrajectoryEnding(self.order.trajectory_id))
@@ -160,6 +160,7 @@ class TrajectoryRun:
         reason = await finish(self._services, result)
         self._services.link.post(TrajectoryFinished(self.order.trajectory_id, reason))
         await self._sessions.close()
+        return reason
 
     async def _run_until_end(self) -> Ending:
         try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from heddle.agent.loop import TrajectoryRun
 from heddle.coordinator.broadcast import Pulse
+from heddle.store.ports import BatchCounts, BatchState
 from heddle.types import BatchId, TrajectoryId
 
 ETA_MINIMUM_SHARE = 0.05
@@ -21,8 +23,27 @@ class OpenBatch:
     created_at: float
     cancelled: bool = False
     runs: dict[TrajectoryId, TrajectoryRun] = field(default_factory=dict)
+    ended_by_status: Counter[str] = field(default_factory=Counter)
+    """Kept here as well as in the store, so that asking for it waits for nothing."""
+    ended_tokens: int = 0
+    """Sampled by those that ended."""
     changed: Pulse = field(default_factory=Pulse)
     """Fires whenever a trajectory of the batch became visible, and when the batch is over."""
+
+    @property
+    def state(self) -> BatchState:
+        """As the store has it."""
+        return BatchState(self.batch_id, self.total, self.created_at, self.cancelled, None)
+
+    @property
+    def counts(self) -> BatchCounts:
+        """Of the trajectories that ended."""
+        return BatchCounts(dict(self.ended_by_status), self.ended_tokens)
+
+    def count(self, counts: BatchCounts) -> None:
+        """These have ended."""
+        self.ended_by_status.update(counts.by_status)
+        self.ended_tokens += counts.sampled_tokens
 
     @property
     def finished(self) -> int:

@@ -25,7 +25,7 @@ from heddle.coordinator.control_loop import ControlLoop
 from heddle.coordinator.prepare import PromptPreparer, orders, spec
 from heddle.errors import ConfigError, InvalidRequest
 from heddle.metrics import Metrics
-from heddle.store.ports import Store, StoredBatch
+from heddle.store.ports import BatchCounts, Store, StoredBatch
 from heddle.types import BatchId, StopReason, TrajectoryId
 
 TASKS_PER_SLICE = 64
@@ -102,6 +102,7 @@ class BatchRunner:
     async def _resume(self, stored: StoredBatch) -> int:
         batch = OpenBatch(stored.batch_id, stored.total, stored.created_at, stored.cancelled)
         done = await self._store.finished_ids(stored.batch_id)
+        batch.count(await self._store.counts(stored.batch_id))
         if len(done) == stored.total:
             await self._finish(batch)
             return 0
@@ -151,9 +152,10 @@ class BatchRunner:
 
     async def _drive(self, batch: OpenBatch, trajectory_id: TrajectoryId, run: TrajectoryRun) -> None:
         try:
-            await run.run()
+            reason = await run.run()
         finally:
             self._control.dismiss(trajectory_id)
+        batch.count(BatchCounts({reason.status.value: 1}, run.sampled_tokens))
         del batch.runs[trajectory_id]
         batch.changed.fire()
         if not batch.runs:

@@ -222,14 +222,18 @@ class Coordinator:
     # --------------------------------------------------------------------------------------- helpers
 
     async def _stored(self, batch_id: str) -> BatchState:
+        """An open one is known without asking the store. Raises ``NotFound``."""
+        batch = self._runner.open.get(BatchId(batch_id))
+        if batch is not None:
+            return batch.state
         stored = await self._store.batch_state(BatchId(batch_id))
         if stored is None:
             raise NotFound(f"no batch {batch_id!r}")
         return stored
 
     async def _status(self, stored: BatchState) -> BatchStatus:
-        counts = await self._store.counts(stored.batch_id)
         batch = self._runner.open.get(stored.batch_id)
+        counts = await self._store.counts(stored.batch_id) if batch is None else batch.counts
         finished = sum(counts.by_status.values())
         by_phase = Counter[str]()
         if batch is not None:

@@ -248,3 +248,22 @@ async def test_a_call_is_parsed_once_and_recorded_as_it_was(tmp_path: Path) -> N
     [call] = record.steps[0].tool_calls
     assert (call.name, call.arguments, call.result) == ("echo", {"text": "grüß dich"}, "grüß dich")
     assert record.messages[1].content == call_text("echo", "grüß dich")
+
+
+async def test_how_a_batch_stands_counts_what_ended_before_a_restart(tmp_path: Path) -> None:
+    """What is counted in memory begins with what the store has."""
+    job = Job(turn=lambda step: "The end. " * 8, pool="1", slots=1, token_delay_s=0.002)
+    async with job.coordinator(tmp_path) as coordinator:
+        await coordinator.submit(job.batch(samples_per_prompt=4))
+        while not (before := await coordinator.batch("b")).finished:
+            await asyncio.sleep(0)
+    assert before.by_status == {"completed": before.finished}
+
+    async with job.coordinator(tmp_path) as coordinator:
+        after = await coordinator.batch("b")
+        assert before.finished <= after.finished < 4
+        assert after.by_status == {"completed": after.finished}
+        records = await collect(coordinator, "b")
+        over = await coordinator.batch("b")
+    assert (over.finished, over.by_status) == (4, {"completed": 4})
+    assert over.sampled_tokens == sum(record.sampled_tokens for record in records)
