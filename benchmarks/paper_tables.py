@@ -3,9 +3,9 @@
     python benchmarks/paper_tables.py [--traces DIR] [--quick] [--jobs 2] [--token-scale 1] [--json FILE]
 
 Without ``--traces`` the shipped traces: coding (``coding_agent``), search (``search_agent``) and math
-(``math_agent``); with it every ``*.jsonl(.gz)`` of a folder. Each is played for three models on 8 and on 64
-GPUs: 100 trajectories a GPU in groups of 16, drawn from the trace with replacement, 50 slots a GPU, shipped
-(modelled) H100 step times. Tool times are drawn: recorded ones include people who were asked for permission.
+(``math_agent``); with it every ``*.jsonl(.gz)`` of a folder. Each is played for three models on 8 GPUs (100
+trajectories each, 50 slots) and on 64 (50 and 25), in groups of 16, drawn from the trace with replacement, at
+shipped (modelled) H100 step times. Tool times are drawn: recorded ones include the wait for people.
 
 *Together*: Heddle's preset against verl (``pinned``), verl* (``pinned_rebalance``), slime (``least_load``)
 and ``sticky`` (the strongest open one), each on workers of degree 1 and on the homogeneous pool that is best
@@ -60,9 +60,8 @@ GPU = "h100_sxm"
 MODELS = ("Qwen3-8B", "Qwen3-14B", "Qwen3-32B")
 SIZES = (8, 64)
 DEGREES = (1, 2, 4, 8)
-SLOTS_PER_GPU = 50
-"""Half as many as trajectories."""
-GROUPS_PER_8_GPUS = 50
+TRAJECTORIES_PER_GPU: Mapping[int, int] = {8: 100, 64: 50}
+"""By budget; twice as many as slots."""
 SAMPLES = 16
 MOST_CONTEXT = 16_384
 """The largest model on one GPU holds little more."""
@@ -180,8 +179,8 @@ def _trace(name: str, content: bytes, scale: float) -> Trace:
 
 
 def draw_for(trace: Trace, gpus: int) -> Draw:
-    """100 trajectories a GPU."""
-    return Draw(max(1, GROUPS_PER_8_GPUS * gpus // 8), SAMPLES, trace.source)
+    """Twice as many trajectories as slots."""
+    return Draw(gpus * TRAJECTORIES_PER_GPU[gpus] // SAMPLES, SAMPLES, trace.source)
 
 
 # ------------------------------------------------------------------------------------------ noise
@@ -226,7 +225,7 @@ def experiment_of(trace: Trace, model: str, gpus: int, wrong: Sequence[Noise]) -
     """Everything that is run in one cell."""
     table = shipped_profiles()
     base = PlaneSettings(
-        slots_per_gpu=SLOTS_PER_GPU,
+        slots_per_gpu=TRAJECTORIES_PER_GPU[gpus] // 2,
         predictor="oracle",
         profile=table.select(GPU, model, mean_running_context(trace.workload)),
     )
@@ -399,8 +398,8 @@ def main() -> None:
                 experiment = experiment_of(trace, model, gpus, wrong)
                 tasks += [Task(trace.name, model, gpus, experiment, seed) for seed in range(seeds[gpus])]
     tasks.sort(key=lambda task: task.gpus)
-    print(f"trajectories: {SAMPLES * GROUPS_PER_8_GPUS} on 8 GPUs, {8 * SAMPLES * GROUPS_PER_8_GPUS:,} on 64")
-    print(f"seeds: {', '.join(f'{seeds[gpus]} on {gpus} GPUs' for gpus in sizes)}")
+    for gpus in sizes:
+        print(f"{gpus} GPUs: {gpus * TRAJECTORIES_PER_GPU[gpus]:,} trajectories, {seeds[gpus]} seeds")
     labels = (ORACLE, *(f"recall {recall}" for recall in RECALLS))
     print_together_header()
     cells = run_all(tasks, options.jobs, lambda cell: print_together(cell, labels))

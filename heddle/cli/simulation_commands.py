@@ -192,7 +192,7 @@ def simulate(
         typer.Option(
             "--plot",
             metavar="FILE.png",
-            help="Charts of the first seed; needs heddle[plot].",
+            help="Charts of the first seed; needs matplotlib.",
             rich_help_panel=_RUNS_PANEL,
         ),
     ] = None,
