@@ -24,6 +24,7 @@ import signal
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -41,8 +42,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PROMPT_TOKENS = 256
 URGENT_PROMPT_TOKENS = 64
 URGENT_TOKENS = 16
-REST_TOKENS = 800
-"""Left to the running generations when the urgent request arrives."""
 URGENT_RANK, ORDINARY_RANK = 1e5, 1.0
 START_TIMEOUT_S = 300.0
 
@@ -68,12 +67,12 @@ class Bench:
         self._coordinator = coordinator
         self._numbers = itertools.count()
 
-    async def run(self, mode: str, generated: int) -> Sample:
+    async def run(self, mode: str, generated: int, rest: int) -> Sample:
         """One run on an empty prefix cache."""
         engine = self._native if mode == "native" else self._coordinator
         await engine.flush_cache()
         before = await self._prefilled()
-        runners = [_Runner(engine, self._prompt(PROMPT_TOKENS), generated + REST_TOKENS) for _ in range(2)]
+        runners = [_Runner(engine, self._prompt(PROMPT_TOKENS), generated + rest) for _ in range(2)]
         for runner in runners:
             await runner.sampled(generated)
         arrived = time.monotonic()
@@ -222,14 +221,15 @@ async def connected(url: str) -> AsyncIterator[Bench]:
 MODES = ("undisturbed", "native", "coordinator")
 
 
-async def measure(url: str, generated: list[int], repeats: int) -> list[Sample]:
+async def measure(url: str, generated: list[int], rest: int, repeats: int) -> list[Sample]:
     """All runs; the modes take turns, after one run of each that does not count."""
     samples: list[Sample] = []
     async with connected(url) as bench:
         for tokens in generated:
             for repeat in range(repeats + 1):
                 for mode in MODES[repeat % 3 :] + MODES[: repeat % 3]:
-                    sample = await bench.run(mode, tokens)
+                    sample = await bench.run(mode, tokens, rest)
+                    print(sample, file=sys.stderr)
                     if repeat:
                         samples.append(sample)
     return samples
@@ -259,12 +259,14 @@ def main() -> None:
     parser.add_argument("--server", type=Path, help="where scripts/sglang-cpu installed one")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--generated", type=int, nargs="+", default=[64, 512, 2048])
+    parser.add_argument("--rest", type=int, default=800, help="tokens left to those that run by then")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # the server must end with us
     installer = [ROOT / "scripts" / "sglang-cpu", *([options.server] if options.server else [])]
     home = Path(subprocess.run(installer, check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
     with started(home) as url:
-        samples = asyncio.run(measure(url, options.generated, options.repeats))
+        samples = asyncio.run(measure(url, options.generated, options.rest, options.repeats))
     report(samples)
     if options.json:
         options.json.write_text(json.dumps([asdict(sample) for sample in samples], indent=1))
