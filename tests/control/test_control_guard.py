@@ -25,7 +25,7 @@ def make_rig(
     capacity: int | None, *, slots: int = 2, patience_s: float = 1000.0, enabled: bool = True
 ) -> Rig:
     """One worker; limits of 0.9 and 0.8 of the capacity."""
-    rules = DispatchRules(guard=GuardRules(enabled=enabled, patience_s=patience_s))
+    rules = DispatchRules(guard=GuardRules(enabled, high_share=0.9, low_share=0.8, patience_s=patience_s))
     rig = Rig(slots=slots, rules=rules)
     rig.pool(1, kv_capacity_tokens=capacity)
     return rig
