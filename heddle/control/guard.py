@@ -33,9 +33,9 @@ class GuardRules:
 
     enabled: bool = True
     high_share: float = 1.0
-    """Of the capacity, up to which claims are held. What running generations add meanwhile costs the prefix of
-    somebody in its tools at worst; in simulations a reserve of a tenth cost up to 4 % of the makespan where
-    memory was just enough."""
+    """Of the capacity, up to which claims are held. What running generations add costs somebody in its tools
+    its prefix at worst; in simulations a reserve of a tenth cost up to 4 % of the makespan where memory was
+    just enough."""
     low_share: float = 1.0
     """Up to which those in the lot are let in again; less, and whoever goes out comes back later."""
     patience_s: float = 30.0
