@@ -15,6 +15,7 @@ Source: Gibbs and Candes, "Adaptive conformal inference under distribution shift
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,6 +61,13 @@ class Errors:
     buckets: tuple[int, ...]
     values: tuple[float, ...]
 
+    def by_bucket(self) -> dict[int, list[float]]:
+        """The errors of each bucket."""
+        found: dict[int, list[float]] = {}
+        for bucket, value in zip(self.buckets, self.values, strict=True):
+            found.setdefault(bucket, []).append(value)
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
@@ -86,7 +94,9 @@ class Calibrator:
     """The errors of one workload."""
 
     def __init__(self) -> None:
-        self._errors: deque[Errors] = deque(maxlen=WINDOW)
+        self._errors: deque[Errors] = deque()
+        self._everything = _Window()
+        self._windows = [_Window() for _ in range(COUNT)]
         self._miss = MISS
         self._alarm = 0.0
         self._calibration: Calibration | None = None
@@ -102,14 +112,16 @@ class Calibrator:
             self._calibration = self._compute()
         return self._calibration
 
-    def add(self, buckets: Ints, errors: Floats) -> bool:
-        """Errors of a finished trajectory. True where its misses are too many to be chance."""
-        known = self.calibration()
+    def add(self, buckets: Ints, errors: Floats, known: Calibration) -> bool:
+        """Errors of a finished trajectory, judged by the calibration that was known before it.
+
+        True where its misses are too many to be chance.
+        """
         missed = float(np.mean((errors < known.least[buckets]) | (errors > known.most[buckets])))
         if len(errors) > MOST_POINTS:
             chosen = np.linspace(0, len(errors) - 1, MOST_POINTS).astype(np.intp)
             buckets, errors = buckets[chosen], errors[chosen]
-        self._errors.append(Errors(tuple(buckets.tolist()), tuple(errors.tolist())))
+        self._keep(Errors(tuple(buckets.tolist()), tuple(errors.tolist())))
         self._calibration = None
         self._miss = min(NARROWEST, max(WIDEST, self._miss + STEP * (MISS - missed)))
         self._alarm = max(0.0, self._alarm + missed - ALLOWANCE)
@@ -117,7 +129,7 @@ class Calibrator:
             return False
         self._alarm, self._miss = 0.0, MISS
         while len(self._errors) > KEPT_AT_ALARM:
-            self._errors.popleft()
+            self._drop_oldest()
         return True
 
     def save(self) -> Json:
@@ -126,43 +138,66 @@ class Calibrator:
         return {"errors": errors, "miss": self._miss, "alarm": self._alarm}
 
     def restore(self, state: Json) -> None:
-        """Raises ``pydantic.ValidationError``."""
+        """For a fresh calibrator. Raises ``pydantic.ValidationError``."""
         saved = _STATE.validate_python(state)
-        self._errors.clear()
-        self._errors.extend(Errors(tuple(b), tuple(v)) for b, v in saved.errors)
+        for buckets, values in saved.errors:
+            self._keep(Errors(tuple(buckets), tuple(values)))
         self._miss, self._alarm = saved.miss, saved.alarm
         self._calibration = None
 
+    def _keep(self, errors: Errors) -> None:
+        if len(self._errors) == WINDOW:
+            self._drop_oldest()
+        self._errors.append(errors)
+        self._everything.add(errors.values)
+        for bucket, values in errors.by_bucket().items():
+            self._windows[bucket].add(values)
+
+    def _drop_oldest(self) -> None:
+        errors = self._errors.popleft()
+        self._everything.drop(errors.values)
+        for bucket, values in errors.by_bucket().items():
+            self._windows[bucket].drop(values)
+
     def _compute(self) -> Calibration:
-        sizes = [len(e.buckets) for e in self._errors]
-        owners = np.repeat(np.arange(len(sizes)), sizes)
-        buckets = np.array([b for e in self._errors for b in e.buckets], dtype=np.intp)
-        values = np.array([v for e in self._errors for v in e.values])
         levels = (self._miss / 2, 0.1, 0.5, 0.9, 1.0 - self._miss / 2)
-        everything = _quantiles(values, len(sizes), levels)
-        table = np.empty((len(levels), COUNT))
-        for bucket in range(COUNT):
-            chosen = buckets == bucket
-            trajectories = len(np.unique(owners[chosen]))
-            enough = trajectories >= FEWEST
-            table[:, bucket] = _quantiles(values[chosen], trajectories, levels) if enough else everything
-        return Calibration(*table)
+        everything = self._everything.quantiles(levels)
+        rows = [w.quantiles(levels) if w.trajectories >= FEWEST else everything for w in self._windows]
+        return Calibration(*np.array(rows).T)
 
 
-def _quantiles(values: Floats, trajectories: int, levels: Sequence[float]) -> list[float]:
-    """Of ``values``, each moved outwards for how few trajectories they come from; the median is not."""
-    if not trajectories:
-        return [-math.inf, -math.inf, 0.0, math.inf, math.inf]
-    ordered = np.sort(values)
-    return [_quantile(ordered, trajectories, level) for level in levels]
+class _Window:
+    """Errors in order of size, and how many trajectories they come from."""
 
+    def __init__(self) -> None:
+        self._ordered: list[float] = []
+        self.trajectories = 0
 
-def _quantile(ordered: Floats, trajectories: int, level: float) -> float:
-    last = len(ordered) - 1
-    if level == 0.5:
-        return float(0.5 * (ordered[last // 2] + ordered[(last + 1) // 2]))
-    widened = level * (trajectories + 1) / trajectories - (level < 0.5) / trajectories
-    if not 0.0 <= widened <= 1.0:
-        return math.inf if level > 0.5 else -math.inf
-    position = widened * last
-    return float(ordered[math.ceil(position) if level > 0.5 else math.floor(position)])
+    def add(self, values: Sequence[float]) -> None:
+        """Those of one trajectory."""
+        self.trajectories += 1
+        for value in values:
+            insort(self._ordered, value)
+
+    def drop(self, values: Sequence[float]) -> None:
+        """The same, once added."""
+        self.trajectories -= 1
+        for value in values:
+            del self._ordered[bisect_left(self._ordered, value)]
+
+    def quantiles(self, levels: Sequence[float]) -> list[float]:
+        """Each moved outwards for how few trajectories the errors come from; the median is not."""
+        if not self.trajectories:
+            return [-math.inf, -math.inf, 0.0, math.inf, math.inf]
+        return [self._quantile(level) for level in levels]
+
+    def _quantile(self, level: float) -> float:
+        ordered, last = self._ordered, len(self._ordered) - 1
+        if level == 0.5:
+            return 0.5 * (ordered[last // 2] + ordered[(last + 1) // 2])
+        count = self.trajectories
+        widened = level * (count + 1) / count - (level < 0.5) / count
+        if not 0.0 <= widened <= 1.0:
+            return math.inf if level > 0.5 else -math.inf
+        position = widened * last
+        return ordered[math.ceil(position) if level > 0.5 else math.floor(position)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,9 +57,8 @@ class Estimates:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Estimated:
-    """One point and what was expected there."""
+class Estimated(NamedTuple):
+    """One point and what was expected there. A tuple, because a batch makes hundreds at once."""
 
     point: Point
     bucket: int
@@ -77,7 +77,8 @@ class OpenPaths:
 
     def add(self, points: Sequence[Point], estimates: Estimates) -> None:
         """A newer estimate after the same step takes the place of the older."""
-        values = zip(
+        values = map(
+            Estimated,
             points,
             estimates.buckets.tolist(),
             estimates.rows,
@@ -85,15 +86,18 @@ class OpenPaths:
             estimates.median.tolist(),
             estimates.low.tolist(),
             estimates.high.tolist(),
-            strict=True,
         )
-        for point, *rest in values:
-            path = self._paths.setdefault(point.trajectory_id, [])
-            if path and path[-1].point.steps_done == point.steps_done:
-                path.pop()
-            elif len(path) >= MOST_POINTS:
-                del path[1:-1:2]
-            path.append(Estimated(point, *rest))
+        paths = self._paths
+        for estimated in values:
+            path = paths.get(estimated.point.trajectory_id)
+            if path is None:
+                paths[estimated.point.trajectory_id] = [estimated]
+            elif path[-1].point.steps_done == estimated.point.steps_done:
+                path[-1] = estimated
+            else:
+                if len(path) >= MOST_POINTS:
+                    del path[1:-1:2]
+                path.append(estimated)
 
     def at(self, trajectory_id: TrajectoryId, steps_done: int) -> Point | None:
         """How the trajectory stood after so many steps, if that is remembered."""

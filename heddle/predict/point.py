@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from heddle.types import GroupId, StepView, TrajectoryId, TrajectoryView
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """What was known after ``steps_done`` steps. Counts of tokens, and of the last step its tools."""
+class Point(NamedTuple):
+    """What was known after ``steps_done`` steps. Counts of tokens, and of the last step its tools.
+
+    A tuple, because a batch makes hundreds at once.
+    """
 
     trajectory_id: TrajectoryId
     group_id: GroupId

@@ -23,7 +23,7 @@ from heddle.predict.sources import Context, Ended, Source
 from heddle.predict.trust import Judgement, TrustWindow
 from heddle.types import Json, Prediction, TrajectoryId, TrajectoryView, Trust
 
-LEARNED_AT_ONCE = 4
+LEARNED_AT_ONCE = 2
 """Endings learned from in one turn: well below a millisecond."""
 
 RELEARNED_SHARE = 0.05
@@ -143,6 +143,7 @@ class Workload:
         ending = _Ending(path, total, trajectory.steps_done, trajectory.tool_seconds)
         if not self._learned:
             self._learn_levels(ending)
+            self._tables = self._levels.table()
         surprise = math.log1p(total) - self._levels.total_mean if self._learned else 0.0
         for source in self._sources:
             source.observe_ended(path[-1].point, surprise)
@@ -212,6 +213,7 @@ class Workload:
             self._levels, self._learned = Levels(), True
         for ending in endings:
             self._learn_levels(ending)
+        self._tables = self._levels.table()
         context = self._context(steps_done)
         residuals = remaining - context.levels
         weights = np.concatenate([np.full(len(e.path), len(e.path) ** -0.5) for e in endings])
@@ -229,18 +231,17 @@ class Workload:
         buckets = [e.bucket for e in ending.path]
         self._levels.add_total(math.log1p(ending.total_tokens))
         self._levels.add(buckets, ending.log_remaining.tolist(), steps, seconds)
-        self._tables = self._levels.table()
 
     def _judge(
         self, endings: Sequence[_Ending], slices: Sequence[slice], buckets: Ints, errors: Floats
     ) -> None:
         """Compare what was said on the way with what came, and calibrate by what would be said now."""
-        alarm = False
+        alarm, known = False, self._calibrator.calibration()
         for ending, part in zip(endings, slices, strict=True):
             judgement = ending.judgement()
             if judgement is not None:
                 self._trust.add(judgement)
-            alarm |= self._calibrator.add(buckets[part], errors[part])
+            alarm |= self._calibrator.add(buckets[part], errors[part], known)
         if alarm:
             self._start_afresh()
 

@@ -30,6 +30,7 @@ _PARAMETERS = {
     "seed": 1,
     "deterministic": True,
     "force_row_wise": True,
+    "num_threads": 1,
     "verbosity": -1,
 }
 

@@ -26,6 +26,8 @@ class ExternalModel(SilentSource):
         """Estimated tokens of the whole trajectory."""
 
     def columns(self, points: Sequence[Point], context: Context) -> Sequence[Floats]:
+        if not self._totals:
+            return (np.zeros(len(points)),)
         totals = np.array([self._totals.get(p.trajectory_id, np.nan) for p in points])
         generated = np.array([p.generated_tokens for p in points], dtype=np.float64)
         left = np.log1p(np.maximum(totals - generated, 1.0))
