@@ -163,7 +163,9 @@ class Calibrator:
         levels = (self._miss / 2, 0.1, 0.5, 0.9, 1.0 - self._miss / 2)
         everything = self._everything.quantiles(levels)
         rows = [w.quantiles(levels) if w.trajectories >= FEWEST else everything for w in self._windows]
-        return Calibration(*np.array(rows).T)
+        least, low, _, high, most = np.array(rows).T
+        # One median for all: those of single buckets are noisy, and would disorder what is well ranked.
+        return Calibration(least, low, np.clip(everything[2], low, high), high, most)
 
 
 class _Window:
