@@ -13,6 +13,7 @@ from heddle.api.batches import BatchRoutes
 from heddle.api.context import DEFAULT_TIMING, ApiContext, ApiTiming
 from heddle.api.events import EventRoutes
 from heddle.api.guard import add_headers, make_guard
+from heddle.api.idle import IdleConnections
 from heddle.api.meta import MetaRoutes
 from heddle.api.openapi import describe
 from heddle.api.operations import OperationRoutes
@@ -20,6 +21,11 @@ from heddle.api.routing import Route
 from heddle.api.service import RolloutService
 from heddle.errors import ConfigError
 from heddle.metrics import Metrics
+
+CONNECTIONS = web.AppKey("connections", IdleConnections)
+
+SWEEPS_PER_LIMIT = 5
+"""Looks at the connections within the time for which an idle one is kept."""
 
 MAX_URL_BYTES = 8190
 """Longest request line and header; ids, cursors and tokens fit many times."""
@@ -45,6 +51,7 @@ def make_app(
     )
     public = frozenset(route.path for route in routes if route.public)
     app = web.Application(middlewares=[make_guard(context, public)], client_max_size=max_body_bytes)
+    app[CONNECTIONS] = context.connections
     for route in routes:
         app.router.add_route(route.method, route.path, route.handler)
     app.on_response_prepare.append(add_headers)
@@ -74,6 +81,8 @@ class ApiServer:
         self._host = host
         self._wanted_port = port
         self._port: int | None = None
+        self._connections = app[CONNECTIONS]
+        self._sweeping: asyncio.Task[None] | None = None
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -109,11 +118,24 @@ class ApiServer:
             await self._runner.cleanup()
             raise ConfigError(f"cannot listen on {self._host}:{self._wanted_port}: {exc.strerror}") from exc
         self._port = int(self._runner.addresses[0][1])
+        self._sweeping = asyncio.create_task(self._sweep(), name="idle connections")
 
     async def stop(self) -> None:
         """Stop accepting, let requests end, close what is left."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait({self._sweeping})
         await self._runner.cleanup()
         await asyncio.sleep(0)  # closed transports report to their protocols in the next turn of the loop
+
+    async def _sweep(self) -> None:
+        """Cut idle connections, until cancelled."""
+        server = self._runner.server
+        while server is not None:
+            await asyncio.sleep(self._connections.idle_s / SWEEPS_PER_LIMIT)
+            handlers = server.connections
+            open_ones = [handler.transport for handler in handlers if handler.transport is not None]
+            self._connections.close_idle(open_ones, asyncio.get_running_loop().time())
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import structlog
 from pydantic import SecretStr
 
+from heddle.api.idle import IdleConnections
 from heddle.api.service import RolloutService
 from heddle.metrics import Metrics
 
@@ -34,6 +35,9 @@ class ApiTiming:
     """Silence on an event stream after which a comment is sent."""
     ready_s: float = 5.0
     """Longest time that the service may take to say whether it is ready."""
+    idle_s: float = 75.0
+    """Longest time for which a connection is kept on which no request is handled. A head that trickles in is
+    none yet."""
     stop_s: float = 5.0
     """Longest time that a stopping server waits for running requests."""
 
@@ -88,8 +92,12 @@ class ApiContext:
     token: SecretStr | None = None
     timing: ApiTiming = DEFAULT_TIMING
     mutations: Mutations = field(default_factory=Mutations)
+    connections: IdleConnections = field(init=False)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server stops: long polls answer at once, event streams end."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "connections", IdleConnections(self.timing.idle_s))
 
     async def unless_stopping(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Await ``work``, but give it up (cancelled, and None) as soon as the server stops."""

@@ -40,7 +40,8 @@ def make_guard(context: ApiContext, public: frozenset[str]) -> Middleware:
         started = time.perf_counter()
         status = CLIENT_GONE
         try:
-            response = await _answer(request, handler)
+            with context.connections.handling(request.transport):
+                response = await _answer(request, handler)
             status = response.status
             return response
         finally:
