@@ -5,8 +5,8 @@
 All cheap sources together (``progressive``), after they have learned. *single* is one prediction, *batch* is
 256 at once, *learn* one turn of learning from what has ended, *step* what a step of an open trajectory costs:
 medians and 99th percentiles in milliseconds of CPU time of the thread, so that what else the machine does
-counts little. Memory is what the predictor's saved state takes and what the process holds, at a tenth of the
-stream and at its end.
+counts little. Memory is what the predictor's saved state takes and what the process holds, in the middle of
+the stream and at its end.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def summarised(call: str, times: list[float]) -> Cost:
 
 
 def main() -> None:
-    """Exit status 1 where a median is above its bound or memory has grown by more than a half."""
+    """Exit status 1 where a median is above its bound or memory grew in the second half of the stream."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--finished", type=int, default=100_000)
     parser.add_argument("--open", type=int, default=2_000)
@@ -138,7 +138,7 @@ def main() -> None:
     options = parser.parse_args()
     predictor = make_predictor("progressive")
     stream = Stream(predictor, options.open)
-    early = stream.until(options.finished // 10)
+    early = stream.until(options.finished // 2)
     stream.learned_ms.clear()
     stream.stepped_ms.clear()
     late = stream.until(options.finished)
@@ -162,7 +162,7 @@ def main() -> None:
     slow = [c.call for c in costs if c.median_ms > BOUND_MS.get(c.call, float("inf"))]
     if slow:
         raise SystemExit(f"above the bound: {', '.join(slow)}")
-    if late.saved_bytes > 1.5 * early.saved_bytes:
+    if late.saved_bytes > 1.1 * early.saved_bytes:
         raise SystemExit(f"the saved state grew from {early.saved_bytes} to {late.saved_bytes} bytes")
 
 

@@ -96,7 +96,8 @@ def _reports(
 ) -> list[PredictorReport]:
     reports = []
     for name in dict.fromkeys([*BASELINES, *options.models, options.predictor]):
-        heard, predictor = evaluate(partial(make_predictor, name), trajectories, said, options.playback)
+        heeded: Estimates = {} if name in BASELINES else said
+        heard, predictor = evaluate(partial(make_predictor, name), trajectories, heeded, options.playback)
         if name == options.predictor:
             reports.append(report(PROMPT_ONLY, prompt_only(heard), None))
         reports.append(report(name, heard, predictor.trust()))
