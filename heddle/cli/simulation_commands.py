@@ -124,7 +124,7 @@ def simulate(
         str,
         typer.Option(
             "--predictor",
-            help="Of presets that name none: oracle, noisy_oracle, mean_by_step.",
+            help="Of presets that name none: oracle, noisy_oracle, mean_by_step, progressive.",
             rich_help_panel=_CONFIGURATIONS_PANEL,
         ),
     ] = "oracle",
