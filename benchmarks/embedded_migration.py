@@ -128,7 +128,7 @@ def report(label: str, tokens: int, parts: Parts, computed_s: float) -> None:
         f"{label:5} {tokens:6} {parts.nbytes / 1e6:8.1f} {parts.find_s * 1e3 * per_k:8.1f} "
         f"{parts.save_s * 1e3 * per_k:8.1f} {parts.clear_s * 1e3 * per_k:8.1f} "
         f"{parts.restore_s * 1e3 * per_k:8.1f} {parts.total_s * per_k:9.3f} {computed_s * per_k:11.2f} "
-        f"{computed_s / parts.total_s:8.0f}x"
+        f"{computed_s / parts.total_s:8.0f}x {tokens / parts.total_s:10.0f}"
     )
 
 
@@ -151,7 +151,9 @@ async def run(lengths: Sequence[int], repeats: int) -> None:
 
 
 async def compare(bench: Bench, lengths: Sequence[int], repeats: int) -> None:
-    print("per 1,000 tokens   MB     find ms  save ms clear ms  rest. ms   total s  re-prefill s   ratio")
+    print(
+        "per 1,000 tokens   MB     find ms  save ms clear ms  rest. ms   total s  computed s   ratio tokens/s"
+    )
     for tokens in lengths:
         report("idle", tokens, *await measure(bench, tokens, repeats))
     async with bench.busy():

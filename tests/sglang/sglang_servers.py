@@ -50,6 +50,18 @@ class Kind:
         self, log: Path, arguments: Sequence[str] = ARGUMENTS, environment: Mapping[str, str] | None = None
     ) -> Server:
         """Returns when it is ready. ``environment`` is set over our own."""
+        server = self.launch(log, arguments, environment)
+        try:
+            server.wait_ready()
+        except BaseException:
+            server.kill()
+            raise
+        return server
+
+    def launch(
+        self, log: Path, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> Server:
+        """Returns at once."""
         port = free_port()
         more = () if self.name == "mock" else ("--skip-tokenizer-init",)
         command = (*self.command, str(port), "--model-path", str(self.model), *more, *arguments)
@@ -62,13 +74,7 @@ class Kind:
                 cwd=log.parent,
                 env={**os.environ, **(environment or {})},
             )
-        server = Server(self, process, f"http://127.0.0.1:{port}", log)
-        try:
-            server.wait_ready()
-        except BaseException:
-            server.kill()
-            raise
-        return server
+        return Server(self, process, f"http://127.0.0.1:{port}", log)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,12 @@ import pytest
 from sglang_servers import ARGUMENTS, Kind, Server, real_kind
 from sglang_steps import prompt, request
 
-from heddle.engines.sglang.adapter import SGLangEngine
+from heddle.api.schemas import BatchRequest
+from heddle.app import open_coordinator
+from heddle.config import parse_config
+from heddle.coordinator.assembly import EngineKit
+from heddle.engines.sglang.adapter import SGLangEngine, SGLangSettings
+from heddle.engines.sglang.attach import AttachLauncher, find_servers
 from heddle.engines.sglang.prefix_store import (
     PrefixStore,
     StoreKind,
@@ -27,8 +32,11 @@ from heddle.engines.sglang.prefix_store import (
     store_environment,
 )
 from heddle.errors import UnsupportedByEngine
+from heddle.records import Trajectory, decode_trajectory
+from heddle.text.byte_tokenizer import ByteTokenizer
+from moving_planner import offer_nomad
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
 PAGE_TOKENS = 32
 PROMPT_TOKENS, SAMPLED_TOKENS = 600, 40
@@ -85,10 +93,13 @@ def pool(real: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]
     expose_kv_store(state)
     environment = store_environment(store, state, os.environ)
     servers: dict[str, Server] = {}
+
     try:
-        for name, more, cores in (("one", (), "0"), ("other", (), "0"), ("wide", ("--tp", "2"), "0|1")):
-            log = state / f"{name}.log"
-            servers[name] = real.start(log, (*arguments, *more), {**environment, "BIND": cores})
+        for name, ranks in (("one", 1), ("other", 1), ("wide", 2)):  # side by side: each takes a core's time
+            cores = {**environment, "BIND": "|".join(map(str, range(ranks)))}
+            servers[name] = real.launch(state / f"{name}.log", (*arguments, "--tp-size", str(ranks)), cores)
+        for server in servers.values():
+            server.wait_ready()
         yield Pool(servers, store)
     finally:
         for server in servers.values():
@@ -143,6 +154,69 @@ async def test_a_prefix_of_other_weights_is_never_found(pool: Pool, real: Kind) 
         again = await away.warm_prefix(prefix)
         assert again.sources is not None
         assert again.sources.storage > 0, "with the old weights it is found"
+
+
+async def roll_out(pool: Pool, names: Sequence[str], migration: str, data_dir: Path) -> Trajectory:
+    """One trajectory of three steps at temperature 0, through a whole coordinator on these servers."""
+    servers = await find_servers([pool.servers[name].url for name in names])
+    degrees = [server.facts.tp_size for server in servers]
+    launcher = AttachLauncher(
+        servers, context_tokens=4096, ready_timeout_s=60.0, engine_settings=SGLangSettings(vocabulary=1024)
+    )
+    kit = EngineKit(
+        launcher,
+        ByteTokenizer(),
+        servers[0].facts.capabilities,
+        "tiny",
+        budget=sum(degrees),
+        exclusive=True,
+        pool="+".join(map(str, degrees)),
+    )
+    config = parse_config(
+        {
+            "data_dir": data_dir,
+            "engine": {"kind": "fake", "slots": 2, "context_tokens": 4096},
+            "decisions": {"migration": migration},
+        }
+    )
+    steps = [{"output_tokens": 40, "tool_seconds": 3.0}] * 2 + [{"output_tokens": 20}]
+    request = BatchRequest.model_validate(
+        {
+            "environment": "replay",
+            "prompts": [{"task": {"steps": steps, "prompt_tokens": 100}}],
+            "sampling": {"temperature": 0.0},
+        }
+    )
+    async with open_coordinator(config, kit=kit) as coordinator, asyncio.timeout(300):
+        status, _ = await coordinator.submit(request)
+        page = await coordinator.trajectories(status.batch_id, after=None, limit=1, wait_s=280.0)
+    return decode_trajectory(page.records[0])
+
+
+async def test_a_trajectory_moves_between_servers_of_different_degrees(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """During every tool call, out of the store; its record says so, and its tokens are the same."""
+    offer_nomad(monkeypatch)
+    stayed = await roll_out(pool, ["other"], "none", tmp_path / "stayed")
+    moved = await roll_out(pool, ["one", "wide"], "nomad", tmp_path / "moved")
+    assert moved.response_ids == stayed.response_ids
+    degrees = [step.tp_degree for step in moved.steps]
+    assert sorted(degrees[:2]) == [1, 2]
+    assert degrees[2] == degrees[0]
+    for step, following in zip(moved.steps, moved.steps[1:], strict=False):
+        move = step.migration
+        assert move is not None
+        assert move.outcome == "moved"
+        assert following.cached_tokens >= move.moved_tokens > 0
+    [out, back] = [step.migration for step in moved.steps[:2]]
+    assert out is not None
+    assert out.sources is not None
+    assert out.sources.storage == out.moved_tokens
+    assert back is not None
+    assert back.sources is not None
+    assert back.sources.device > 0, "it had been here before"
+    assert moved.timing.parts == pytest.approx(moved.timing.wall, rel=0.01)
 
 
 async def test_a_server_without_a_store_cannot_take_part(pool: Pool) -> None:
