@@ -134,7 +134,7 @@ class Server:
 
 
 @contextmanager
-def serving(data_dir: Path, *options: str) -> Iterator[Server]:
+def serving(data_dir: Path, *options: str, ready_within_s: float = DEADLINE_S) -> Iterator[Server]:
     """A server with every worker ready; whatever happens, it has ended afterwards."""
     command = [*HEDDLE, "serve", "--port", "0", "--data-dir", str(data_dir), "--pool", POOL, "--json"]
     settings = ("environments.gated=gated_environment:GatedEnvironment", *options)
@@ -150,7 +150,9 @@ def serving(data_dir: Path, *options: str) -> Iterator[Server]:
             server = Server(orjson.loads(process.stdout.readline())["url"], process, data_dir)
             with server.http:
                 eventually(
-                    lambda: {worker["phase"] for worker in server.workers()} == {"ready"}, "all workers ready"
+                    lambda: {worker["phase"] for worker in server.workers()} == {"ready"},
+                    "all workers ready",
+                    ready_within_s,
                 )
                 yield server
         finally:
