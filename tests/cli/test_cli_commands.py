@@ -198,7 +198,7 @@ def test_a_preset_wins_over_the_file_and_loses_to_options(tmp_path: Path) -> Non
     config = resolve_config(file, {"engine.pool": "2"}, ["decisions.kv_guard=false"], "mine")
 
     decisions = config.decisions
-    assert (decisions.scheduler, decisions.seed, decisions.kv_guard) == ("progressive", 5, False)
+    assert (decisions.scheduler, decisions.seed, decisions.kv_guard) == ("earned", 5, False)
     assert config.engine.pool == "2"
     assert resolve_config(file, {}, [], "mine").engine.pool == "8*"
     with pytest.raises(ConfigError, match="unknown preset 'yours'"):
