@@ -122,7 +122,7 @@ def configurations(base: PlaneSettings, gpus: int, ablations: bool) -> list[Conf
     if ablations:
         noisy = replace(heddle, predictor="noisy_oracle", predictor_error=NOISE)
         made += [
-            Configuration("no moves", replace(heddle, migration="none")),
+            Configuration("gated moves", replace(heddle, migration="gated")),
             Configuration("moves by rank", replace(heddle, migration="rank")),
             Configuration("placed by exact", replace(heddle, placer="exact")),
             Configuration("placed by presorted_dp", replace(heddle, placer="presorted_dp")),
