@@ -31,7 +31,7 @@ from heddle.engines.sglang.prefix_store import (
     store_arguments,
     store_environment,
 )
-from heddle.errors import UnsupportedByEngine
+from heddle.errors import EngineRejected, UnsupportedByEngine
 from heddle.records import Trajectory, decode_trajectory
 from heddle.text.byte_tokenizer import ByteTokenizer
 from moving_planner import offer_nomad
@@ -150,10 +150,22 @@ async def test_a_prefix_of_other_weights_is_never_found(pool: Pool, real: Kind) 
             assert found.tokens == 0
         finally:
             await away.update_weights(str(real.model), 0)
-            await away.flush_cache()
+            await flushed(away)
         again = await away.warm_prefix(prefix)
         assert again.sources is not None
         assert again.sources.storage > 0, "with the old weights it is found"
+
+
+async def flushed(engine: SGLangEngine) -> None:
+    """Pages on their way to the store hold a server's cache for a moment after their request has ended."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await engine.flush_cache()
+            except EngineRejected:
+                await asyncio.sleep(0.1)
+            else:
+                return
 
 
 async def roll_out(pool: Pool, names: Sequence[str], migration: str, data_dir: Path) -> Trajectory:
