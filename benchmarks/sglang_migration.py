@@ -140,7 +140,11 @@ async def _connect(url: str, log: Path) -> SGLangEngine:
     while True:
         try:
             engine = await SGLangEngine.connect(url)
-            await engine.health()
+            try:
+                await engine.health()
+            except EngineError:
+                await engine.close()
+                raise
             return engine
         except EngineError as exc:
             if time.monotonic() > give_up_at:
