@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from heddle.control.planning import make_plan, run_to_end
 from heddle.errors import ConfigError
-from heddle.planning.plan import AllocatorName, PlacerName, Plan, PlanRequest, PriceName
+from heddle.planning.plan import AllocatorName, PlacerName, Plan, PlanRequest, PriceName, checked_lengths
 from heddle.planning.profile import DegreeProfile, Profile
 from heddle.planning.shipped import shipped_profiles
 
@@ -35,7 +35,7 @@ def make_request(**changes: Any) -> PlanRequest:
 
 def assert_is_plan(plan: Plan, request: PlanRequest) -> None:
     """All trajectories once, within the budget, priced and bounded consistently, workers in order."""
-    lengths = np.asarray(request.lengths, dtype=float)
+    lengths = checked_lengths(request.lengths)  # what is next to nothing counts as nothing
     members = [index for worker in plan.workers for index in worker.members.tolist()]
     assert sorted(members) == list(range(len(lengths)))
     assert sum(worker.tp_degree for worker in plan.workers) <= request.gpus
