@@ -13,13 +13,14 @@ from rich.table import Table
 from heddle.cli.logs import log_to_stderr
 from heddle.cli.output import ExitCode, Output
 from heddle.cli.plan import parse_numbers
+from heddle.cli.plotting import can_plot
 from heddle.cli.signals import interrupts, run_interruptible
 from heddle.config import HeddleConfig
 from heddle.engines.embedded.launcher import usable_cores
 from heddle.errors import InvalidRequest
 from heddle.planning.profile import Profile
 from heddle.profiling.measured import MeasuredDegree, Subject, to_csv
-from heddle.profiling.plot import can_plot, plot
+from heddle.profiling.plot import plot
 from heddle.profiling.sweep import Sweep, SweepPlan, powers_of_two
 
 PROMPT_SEED = 0

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from heddle.cli.output import ExitCode, Output
 from heddle.cli.plan import read_profiles
+from heddle.cli.plotting import can_plot
 from heddle.cli.simulation_tables import describe_experiment, experiment_document
 from heddle.cli.traces import load_workload
 from heddle.control.build import PlaneSettings
@@ -22,7 +23,7 @@ from heddle.presets import Preset, find_preset, parse_presets
 from heddle.simulate.compare import Configuration, Experiment, RunSummary, compare, run_one, run_seed
 from heddle.simulate.hardware import EngineRules, PrefillMode, hardware_from_profile
 from heddle.simulate.options import SimulationOptions, ToolModel
-from heddle.simulate.plot import can_plot, plot
+from heddle.simulate.plot import plot
 from heddle.simulate.sampling import (
     Draw,
     SampleSource,

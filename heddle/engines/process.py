@@ -10,6 +10,8 @@ from pathlib import Path
 
 import structlog
 
+from heddle.signals import signal_name
+
 KILL_GRACE_S = 10.0
 """From SIGKILL to the process being reaped; longer only where the kernel itself hangs (a lost driver)."""
 _LOG_TAIL_BYTES = 4096
@@ -58,16 +60,9 @@ def _kill_group(pid: int) -> None:
 async def obituary(process: asyncio.subprocess.Process, log_path: Path) -> str:
     """How the process ended: its exit code or signal, and the last line of its log. Waits for the end."""
     code = await process.wait()
-    how = f"exited with code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
+    how = f"exited with code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"
     last = await asyncio.to_thread(_last_line, log_path)
     return f"the engine process {how}" + (f"; its last words: {last}" if last else "")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _last_line(path: Path) -> str:

@@ -5,18 +5,12 @@ matplotlib is optional (``heddle[plot]``) and imported only here, when a plot is
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
 from heddle.profiling.measured import MeasuredDegree, Subject
 
 DPI = 150
-
-
-def can_plot() -> bool:
-    """Whether matplotlib is installed."""
-    return importlib.util.find_spec("matplotlib") is not None
 
 
 def plot(measured: Sequence[MeasuredDegree], subject: Subject, path: Path) -> None:

@@ -5,7 +5,6 @@ matplotlib is optional (``heddle[plot]``) and imported only here, when a chart i
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,6 @@ from heddle.simulate.result import SimulationResult
 DPI = 150
 MOST_SPANS = 20_000
 """Of one Gantt chart; beyond it the shortest spans, which nobody could see, are left out."""
-
-
-def can_plot() -> bool:
-    """Whether matplotlib is installed."""
-    return importlib.util.find_spec("matplotlib") is not None
 
 
 def plot(results: Sequence[SimulationResult], path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from heddle.agent.ports import ToolInvocation
 from heddle.errors import ToolBackendError
+from heddle.signals import signal_name
 from heddle.tools.ports import BackendResult, ToolOutcome
 from heddle.tools.sandbox.directories import SandboxDirectories, remove_tree
 from heddle.tools.sandbox.inside.spec import Ended
@@ -164,7 +165,7 @@ class PythonSandbox:
             ended["max_rss_bytes"] >= MEMORY_SUSPICION * limits.memory_bytes
         ):
             return ToolOutcome.MEMORY_EXCEEDED, f"ended: memory limit of {limits.memory_bytes >> 20} MiB"
-        return ToolOutcome.KILLED, f"ended by {_signal_name(ended['signal'])}"
+        return ToolOutcome.KILLED, f"ended by {signal_name(ended['signal'])}"
 
     async def prewarm(self, n: int) -> None:
         """Run ``n`` empty programs, so that the interpreter's files are in the page cache."""
@@ -231,10 +232,3 @@ def _encoded_size(text: str) -> int:
         return len(text.encode())
     except UnicodeEncodeError as exc:
         raise PayloadError(f"text that is not valid Unicode: {exc.reason}") from exc
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
