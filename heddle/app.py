@@ -30,6 +30,7 @@ from heddle.metrics import Metrics
 from heddle.planning.profile import Profile
 from heddle.planning.profile_csv import parse_profiles
 from heddle.planning.shipped import shipped_profiles
+from heddle.store.finished import STORE_NAME
 from heddle.store.sqlite import open_store
 from heddle.tools.manager import ToolManager
 from heddle.tools.sandbox import (
@@ -106,7 +107,7 @@ async def open_coordinator(
     config.data_dir.mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
         stack.enter_context(single_error())
-        store = await stack.enter_async_context(open_store(config.data_dir / "heddle.db"))
+        store = await stack.enter_async_context(open_store(config.data_dir / STORE_NAME))
         event_log = stack.enter_context(EventLogWriter(_event_log_path(config.data_dir), settings))
         broadcaster = Broadcaster()
         watcher = RunWatcher(metrics, broadcaster)

@@ -48,7 +48,7 @@ class EvalOptions:
 
 
 def train(data: Path, models: Sequence[str], folder: Path, output: Output) -> ExitCode:
-    """Train models, and ``progressive`` beside them, on a whole file; write them into a folder."""
+    """Train models, and ``progressive`` beside them, on all trajectories; write them into a folder."""
     trajectories = read_recordings(data)
     fresh = {name: make_model(name) for name in models}
     if not fresh:
@@ -68,7 +68,7 @@ def train(data: Path, models: Sequence[str], folder: Path, output: Output) -> Ex
     return ExitCode.OK
 
 
-def evaluate_file(data: Path, options: EvalOptions, output: Output) -> ExitCode:
+def judge(data: Path, options: EvalOptions, output: Output) -> ExitCode:
     """Train on the training split, play the test split, print the scores of every predictor."""
     trajectories = read_recordings(data)
     test = [t for t in trajectories if t.held_out]

@@ -13,7 +13,9 @@ from heddle.cli.output import Output, reported
 DataArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE.jsonl[.gz]", help="Finished trajectories: records, traces, or points with text."
+        metavar="DATA",
+        help="Finished trajectories: a coordinator's data directory or store, running or not; or "
+        "FILE.jsonl[.gz] of records, traces, or points with text.",
     ),
 ]
 ModelsOption = Annotated[
@@ -66,11 +68,11 @@ def evaluate(
     """
     output = Output(json)
     with reported(output):
-        from heddle.cli.predictor import EvalOptions, evaluate_file
+        from heddle.cli.predictor import EvalOptions, judge
         from heddle.predict.evaluation.report import Playback
 
         options = EvalOptions(name, _names(models), Playback(prompts, learning=not frozen), plot)
-        raise typer.Exit(evaluate_file(data, options, output))
+        raise typer.Exit(judge(data, options, output))
 
 
 def _names(models: str) -> tuple[str, ...]:

@@ -1,10 +1,11 @@
-"""Files of finished trajectories, as predictors learn from them and are judged by them.
+"""Finished trajectories, as predictors learn from them and are judged by them.
 
-JSON lines, perhaps gzipped, of one of three kinds, told apart by the first line: *records* as ``heddle run``
-writes them; *traces* ``{trajectory_id, prompt_id, steps: [{prompt_tokens, output_tokens, tool_name,
-tool_seconds}]}``; and *points* ``{trajectory_id, prompt_id, source, steps_done, output_tokens_done,
-context_tokens, last_tool, last_tool_seconds, remaining_output_tokens, remaining_steps, text, split}``, one
-for each trajectory and number of finished steps. Every complaint names file and line.
+They come from a coordinator's store (its data directory, or the file itself; one that is in use is only
+read), or from JSON lines, perhaps gzipped, of one of three kinds, told apart by the first line: *records* as
+``heddle run`` writes them; *traces* ``{trajectory_id, prompt_id, steps: [{prompt_tokens, output_tokens,
+tool_name, tool_seconds}]}``; and *points* ``{trajectory_id, prompt_id, source, steps_done,
+output_tokens_done, context_tokens, last_tool, last_tool_seconds, remaining_output_tokens, remaining_steps,
+text, split}``, one for each trajectory and number of finished steps. Every complaint names file and line.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from heddle.errors import InvalidRequest
 from heddle.predict.evaluation.recorded import RecordedPoint, RecordedTrajectory
 from heddle.records import Trajectory, decode_trajectory
+from heddle.store.finished import finished_records, store_at
 from heddle.text.digest import digest
 from heddle.types import NO_STEP, Message, StepView, TrajectoryId, TrajectoryStatus
 
@@ -71,11 +73,27 @@ _KIND: TypeAdapter[dict[str, object]] = TypeAdapter(dict[str, object])
 
 
 def read_recordings(path: Path) -> list[RecordedTrajectory]:
-    """All trajectories of a file, prompt after prompt, in an order that tells nothing of their lengths.
+    """All trajectories, prompt after prompt, in an order that tells nothing of their lengths.
 
     (That of the hashes of the prompts' names: files are often sorted by outcome.) Those that ended in another
-    way than their own are left out. Raises ``InvalidRequest``.
+    way than their own are left out. Raises ``InvalidRequest``, and ``StoreError`` where a store cannot be
+    read.
     """
+    found = _read(path)
+    split = [t if t.held_out is not None else replace(t, held_out=_for_test(t.prompt_id)) for t in found]
+    return sorted(split, key=lambda t: (_digest(t.prompt_id), t.trajectory_id))
+
+
+def _read(path: Path) -> list[RecordedTrajectory]:
+    try:
+        store = store_at(path)
+    except OSError as exc:
+        raise InvalidRequest(f"cannot be read: {exc}", path=str(path)) from exc
+    if store is not None:
+        found = _records((f"{store}: {name}", record) for name, record in finished_records(store))
+        if not found:
+            raise InvalidRequest("has no trajectory that came to an end of its own", path=str(store))
+        return found
     lines = list(_lines(path))
     if not lines:
         raise InvalidRequest("has no lines", path=str(path))
@@ -85,13 +103,8 @@ def read_recordings(path: Path) -> list[RecordedTrajectory]:
     except ValidationError as exc:
         raise _complaint(where, exc) from exc
     if "response_ids" in keys:
-        found = _records(lines)
-    elif "steps_done" in keys:
-        found = _points(lines)
-    else:
-        found = _traces(lines)
-    split = [t if t.held_out is not None else replace(t, held_out=_for_test(t.prompt_id)) for t in found]
-    return sorted(split, key=lambda t: (_digest(t.prompt_id), t.trajectory_id))
+        return _records(lines)
+    return _points(lines) if "steps_done" in keys else _traces(lines)
 
 
 def _lines(path: Path) -> Iterator[tuple[str, bytes]]:

@@ -111,13 +111,19 @@ def _connect(path: Path, *, mode: str) -> sqlite3.Connection:
     )
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, synchronous: Synchronous) -> None:
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
+def check_version(connection: sqlite3.Connection, path: Path) -> int:
+    """The version of a store's tables, 0 where it has none. Raises ``StoreError`` for a newer Heddle's."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA_VERSION:
         raise StoreError(
             f"store {path} has format {version}, written by a newer Heddle; "
             f"this one reads up to {SCHEMA_VERSION}"
         )
+    return version
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, synchronous: Synchronous) -> None:
+    version = check_version(connection, path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {synchronous}")
     connection.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
