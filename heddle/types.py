@@ -8,7 +8,7 @@ import a clock, a socket or another part of Heddle, but for the values of length
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NewType, Protocol, TypeAlias
@@ -26,6 +26,9 @@ Json = TypeAliasType("Json", "bool | int | float | str | list[Json] | dict[str, 
 
 A named alias, because pydantic cannot follow an anonymous recursive one.
 """
+
+JsonWritable: TypeAlias = "Json | Sequence[JsonWritable] | Mapping[str, JsonWritable]"
+"""What can be written as JSON: ``Json``, and what is like it but for tuples."""
 
 BatchId = NewType("BatchId", str)
 GroupId = NewType("GroupId", str)

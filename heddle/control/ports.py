@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from heddle.types import (
-    Json,
+    JsonWritable,
     Prediction,
     TrajectoryId,
     TrajectoryView,
@@ -179,10 +179,13 @@ class LengthPredictor(Protocol):
         """
         ...
 
-    def save(self) -> Json:
-        """What it has learned, to go on from in another process; open trajectories are not part of it."""
+    def save(self) -> JsonWritable:
+        """What it has learned, to go on from in another process; open trajectories are not part of it.
+
+        A copy that nothing changes any more, made in a few milliseconds: writing it out is another thread's.
+        """
         ...
 
-    def restore(self, state: Json) -> None:
+    def restore(self, state: JsonWritable) -> None:
         """Go on from what ``save`` gave, before anything is predicted. Raises ``ConfigError``."""
         ...

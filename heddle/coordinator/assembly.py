@@ -137,6 +137,7 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
         chores = [
             tasks.create_task(keep_house(parts.plane, parts.store, watchdog, parts.metrics, time.monotonic)),
             tasks.create_task(telemetry.run()),
+            tasks.create_task(memory.run(runner.batch_finished)),
         ]
         if models is not None:
             chores.append(tasks.create_task(models.run()))

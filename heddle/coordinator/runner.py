@@ -20,7 +20,7 @@ from heddle.agent.order import LoopServices, PreparedPrompt
 from heddle.api.schemas import BatchRequest, PriorityRequest
 from heddle.control.events import BatchCancelled, BatchSubmitted
 from heddle.coordinator.batches import OpenBatch
-from heddle.coordinator.broadcast import Broadcaster
+from heddle.coordinator.broadcast import Broadcaster, Pulse
 from heddle.coordinator.control_loop import ControlLoop
 from heddle.coordinator.prepare import PromptPreparer, orders, spec
 from heddle.errors import ConfigError, InvalidRequest
@@ -57,6 +57,8 @@ class BatchRunner:
         self._tasks = tasks
         self._running: dict[TrajectoryId, asyncio.Task[None]] = {}
         self.open: dict[BatchId, OpenBatch] = {}
+        self.batch_finished = Pulse()
+        """Fires when a batch is over."""
 
     async def start(
         self, stored: StoredBatch, request: BatchRequest, prompts: Sequence[PreparedPrompt]
@@ -167,6 +169,7 @@ class BatchRunner:
         await self._store.mark_finished(batch.batch_id, finished_at)
         self.open.pop(batch.batch_id, None)
         batch.changed.fire()
+        self.batch_finished.fire()
         self._metrics.batch_finished(makespan)
         self._broadcaster.publish("batch.finished", {"batch_id": batch.batch_id, "makespan_s": makespan})
         log.info("batch finished", batch=batch.batch_id, trajectories=batch.total, makespan_s=makespan)

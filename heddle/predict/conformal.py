@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from heddle.predict.buckets import COUNT, Floats, Ints
-from heddle.types import Json
+from heddle.types import JsonWritable
 
 WINDOW = 384
 """Trajectories whose errors are remembered."""
@@ -132,12 +132,12 @@ class Calibrator:
             self._drop_oldest()
         return True
 
-    def save(self) -> Json:
+    def save(self) -> JsonWritable:
         """Errors by trajectory, and the two running numbers."""
-        errors: list[Json] = [[list(e.buckets), list(e.values)] for e in self._errors]
+        errors = [(e.buckets, e.values) for e in self._errors]
         return {"errors": errors, "miss": self._miss, "alarm": self._alarm}
 
-    def restore(self, state: Json) -> None:
+    def restore(self, state: JsonWritable) -> None:
         """For a fresh calibrator. Raises ``pydantic.ValidationError``."""
         saved = _STATE.validate_python(state)
         for buckets, values in saved.errors:

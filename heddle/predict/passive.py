@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heddle.errors import ConfigError
-from heddle.types import Json, Prediction, TrajectoryId, TrajectoryView, Trust
+from heddle.types import JsonWritable, Prediction, TrajectoryId, TrajectoryView, Trust
 
 
 class Passive:
@@ -39,11 +39,11 @@ class Passive:
         """Nobody measured it."""
         return None
 
-    def save(self) -> Json:
+    def save(self) -> JsonWritable:
         """There is nothing to save."""
         return None
 
-    def restore(self, state: Json) -> None:
+    def restore(self, state: JsonWritable) -> None:
         """Raises ``ConfigError`` for the state of another predictor."""
         if state is not None:
             raise ConfigError(f"the predictor {self.name!r} keeps no state, but was given some")

@@ -19,7 +19,7 @@ from heddle.predict.open_paths import OpenPaths
 from heddle.predict.point import Point
 from heddle.predict.sources import Source
 from heddle.predict.workload import Workload
-from heddle.types import Json, Prediction, TrajectoryId, TrajectoryView, Trust
+from heddle.types import Json, JsonWritable, Prediction, TrajectoryId, TrajectoryView, Trust
 
 MOST_WORKLOADS = 32
 """Told apart; the one longest without an ending goes first."""
@@ -91,10 +91,10 @@ class Progressive:
             return None
         return min(judged, key=lambda trust: trust.tail_recall)
 
-    def save(self) -> Json:
+    def save(self) -> JsonWritable:
         return {name: workload.save() for name, workload in self._workloads.items()}
 
-    def restore(self, state: Json) -> None:
+    def restore(self, state: JsonWritable) -> None:
         restored: OrderedDict[str, Workload] = OrderedDict()
         try:
             for name, saved in _STATE.validate_python(state).items():

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from heddle.predict.buckets import Floats
-from heddle.types import Json, Trust
+from heddle.types import JsonWritable, Trust
 
 WINDOW = 128
 """Finished trajectories that are judged."""
@@ -56,10 +56,10 @@ class TrustWindow:
             self._trust = self._compute()
         return self._trust
 
-    def save(self) -> Json:
+    def save(self) -> JsonWritable:
         return [[j.predicted_tokens, j.true_tokens, j.held] for j in self._judged]
 
-    def restore(self, state: Json) -> None:
+    def restore(self, state: JsonWritable) -> None:
         """Raises ``pydantic.ValidationError``."""
         self._judged = deque((Judgement(*row) for row in _STATE.validate_python(state)), maxlen=WINDOW)
         self._trust = None

@@ -21,7 +21,7 @@ from heddle.predict.point import Point
 from heddle.predict.regression import OnlineRidge, stage_of
 from heddle.predict.sources import Context, Ended, Source
 from heddle.predict.trust import Judgement, TrustWindow
-from heddle.types import Json, Prediction, TrajectoryId, TrajectoryView, Trust
+from heddle.types import Json, JsonWritable, Prediction, TrajectoryId, TrajectoryView, Trust
 
 LEARNED_AT_ONCE = 2
 """Endings learned from in one turn: well below a millisecond."""
@@ -169,17 +169,17 @@ class Workload:
         """Over the latest endings."""
         return self._trust.trust()
 
-    def save(self) -> Json:
+    def save(self) -> JsonWritable:
         """Everything but the open trajectories."""
         return {
             "levels": asdict(self._levels),
-            "weights": _json(self._ridge.save()),
+            "weights": self._ridge.save(),
             "errors": self._calibrator.save(),
             "trust": self._trust.save(),
             "sources": {source.name: source.save() for source in self._sources},
         }
 
-    def restore(self, state: Json) -> None:
+    def restore(self, state: JsonWritable) -> None:
         """Raises ``pydantic.ValidationError``, and ``ConfigError`` for the state of other sources."""
         saved = _STATE.validate_python(state)
         if not self._ridge.restore(saved.weights) or set(saved.sources) != {s.name for s in self._sources}:
@@ -252,7 +252,3 @@ class Workload:
         self._ridge.relearn(RELEARNED_SHARE)
         for source in self._sources:
             source.relearn()
-
-
-def _json(products: list[list[list[float]]]) -> Json:
-    return [[list(row) for row in matrix] for matrix in products]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 
 from job_harness import Job, collect
 
 from heddle.control.events import LearningTurn, PredictorRestored
 from heddle.control.replay import replay
+from heddle.coordinator.memory import SETTLE_S, PredictorMemory
 from heddle.eventlog import EventLog, read_event_log
+from heddle.predict import make_predictor
 
 
 def logs(folder: Path) -> list[EventLog]:
@@ -35,6 +39,44 @@ async def test_a_second_coordinator_predicts_what_the_first_one_learned(tmp_path
     assert isinstance(after.entries[0].event, PredictorRestored)
     for log in (before, after):
         assert replay(log.settings, log.entries).equal
+
+
+async def test_what_a_batch_taught_is_written_when_it_is_over(tmp_path: Path) -> None:
+    """Long before an orderly end, and in whole: another coordinator could go on from the file."""
+    saved = tmp_path / "predictors" / "progressive.json"
+    job = Job(decisions={"predictor": "progressive"})
+    async with job.coordinator(tmp_path) as coordinator:
+        for batch_id in ("b", "c"):
+            saved.unlink(missing_ok=True)
+            await coordinator.submit(job.batch(batch_id=batch_id, samples_per_prompt=8))
+            await collect(coordinator, batch_id)
+            async with asyncio.timeout(20.0):
+                while not saved.exists():
+                    await asyncio.sleep(0.05)
+            make_predictor("progressive").restore(json.loads(saved.read_text()))
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+async def test_a_memory_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    """Batches run, and the next save that can write does."""
+    folder = tmp_path / "predictors"
+    folder.write_text("in the way")
+    job = Job(decisions={"predictor": "progressive"})
+    async with job.coordinator(tmp_path) as coordinator:
+        await coordinator.submit(job.batch())
+        assert len(await collect(coordinator, "b")) == 1
+        await asyncio.sleep(2 * SETTLE_S)
+        folder.unlink()
+    assert (folder / "progressive.json").exists()
+
+
+async def test_an_unchanged_state_is_not_written_again(tmp_path: Path) -> None:
+    memory = PredictorMemory(Job().config(tmp_path), make_predictor("progressive"))
+    saved = tmp_path / "predictors" / "progressive.json"
+    await memory.save()
+    saved.unlink()
+    await memory.save()
+    assert not saved.exists()
 
 
 async def test_a_state_that_cannot_be_read_costs_no_start(tmp_path: Path) -> None:

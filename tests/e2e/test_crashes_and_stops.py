@@ -49,6 +49,25 @@ def start_mixed_work(server: Server, gate: Path) -> None:
     eventually(lambda: len(server.sandboxes()) >= 2, "two programs")
 
 
+def test_a_killed_coordinator_keeps_what_its_predictor_had_learned(tmp_path: Path) -> None:
+    """``kill -9`` after a batch: the next process predicts from the first step of its first batch."""
+    data_dir, learning = tmp_path / "data", "decisions.predictor=progressive"
+    saved = data_dir / "predictors" / "progressive.json"
+    work = prompts("guess", each=2)
+    with serving(data_dir, learning) as server:
+        assert server.submit(batch_of("work", work, samples=4, max_tokens_per_step=24)).status_code == 201
+        cold = server.collect("work")
+        eventually(saved.exists, "the saved state")
+        wait_until_gone(server.kill(), GONE_WITHIN_S)
+    assert not any(p.made_after_step == 0 for record in cold for p in record.predictions)
+
+    with serving(data_dir, learning) as anew:
+        assert anew.submit(batch_of("more", work, max_tokens_per_step=24)).status_code == 201
+        warm = anew.collect("more")
+    assert all(record.predictions[0].made_after_step == 0 for record in warm)
+    assert all(replays_equal(log) for log in anew.event_logs())
+
+
 def test_a_killed_coordinator_takes_its_processes_along_and_goes_on_when_started_anew(
     tmp_path: Path, record_testsuite_property: Figures
 ) -> None:

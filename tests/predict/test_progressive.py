@@ -14,7 +14,7 @@ from heddle.predict import PREDICTORS, make_predictor
 from heddle.predict.evaluation.recorded import view_of
 from heddle.predict.evaluation.scores import Score, score
 from heddle.predict.evaluation.stream import Said, play
-from heddle.types import GroupId, Json, Prediction, StepView
+from heddle.types import GroupId, JsonWritable, Prediction, StepView
 
 
 def judged(said: list[Said]) -> Score:
@@ -162,7 +162,7 @@ def test_what_was_learned_survives(name: str) -> None:
 def test_a_foreign_state_is_refused() -> None:
     """Of other sources, of another shape, and for a predictor that keeps none."""
     state = trained("siblings", count=64).save()
-    foreigners: list[tuple[str, Json]] = [
+    foreigners: list[tuple[str, JsonWritable]] = [
         ("progressive", state),
         ("progressive", {"w": 3}),
         ("mean_by_step", state),

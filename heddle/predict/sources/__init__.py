@@ -13,7 +13,7 @@ from typing import Protocol
 
 from heddle.predict.buckets import Floats, Ints
 from heddle.predict.point import Point
-from heddle.types import Json, Prediction, TrajectoryId
+from heddle.types import JsonWritable, Prediction, TrajectoryId
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ class Source(Protocol):
         """The workload changed its nature: what was learned of it counts little from now on."""
         ...
 
-    def save(self) -> Json: ...
+    def save(self) -> JsonWritable: ...
 
-    def restore(self, state: Json) -> None:
+    def restore(self, state: JsonWritable) -> None:
         """Raises ``pydantic.ValidationError`` for a foreign state."""
         ...
 
@@ -112,9 +112,9 @@ class SilentSource:
     def relearn(self) -> None:
         """Nothing was learned."""
 
-    def save(self) -> Json:
+    def save(self) -> JsonWritable:
         """There is nothing to save."""
         return None
 
-    def restore(self, state: Json) -> None:
+    def restore(self, state: JsonWritable) -> None:
         """There is nothing to restore."""

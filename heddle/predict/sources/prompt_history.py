@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from heddle.predict.buckets import Floats
 from heddle.predict.point import Point
 from heddle.predict.sources import Context, Ended, SilentSource
-from heddle.types import Json
+from heddle.types import JsonWritable
 
 MOST_PROMPTS = 16_384
 """Prompts remembered; the one seen longest ago goes first."""
@@ -60,8 +60,8 @@ class PromptHistory(SilentSource):
         for key, (count, mean) in self._prompts.items():
             self._prompts[key] = (min(count, 1.0), mean)
 
-    def save(self) -> Json:
-        return {key: [count, mean] for key, (count, mean) in self._prompts.items()}
+    def save(self) -> JsonWritable:
+        return dict(self._prompts)
 
-    def restore(self, state: Json) -> None:
+    def restore(self, state: JsonWritable) -> None:
         self._prompts = OrderedDict(_STATE.validate_python(state))

@@ -14,7 +14,7 @@ from heddle.predict.buckets import Floats
 from heddle.predict.point import Point
 from heddle.predict.sources import Context, Ended, SilentSource
 from heddle.predict.sources.tree import EvidenceTree
-from heddle.types import Json
+from heddle.types import JsonWritable
 
 _RELEARN = 4.0
 
@@ -40,10 +40,10 @@ class ToolState(SilentSource):
     def relearn(self) -> None:
         self._tree.relearn(_RELEARN)
 
-    def save(self) -> Json:
+    def save(self) -> JsonWritable:
         return self._tree.save()
 
-    def restore(self, state: Json) -> None:
+    def restore(self, state: JsonWritable) -> None:
         self._tree.restore(state)
 
     def _paths(self, point: Point, bucket: int) -> Sequence[str]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from pydantic import TypeAdapter
 
-from heddle.types import Json
+from heddle.types import JsonWritable
 
 MOST_NODES = 8_192
 """The node longest without news goes first."""
@@ -57,10 +57,10 @@ class EvidenceTree:
         for path, (seen, mean) in self._nodes.items():
             self._nodes[path] = (min(seen, count), mean)
 
-    def save(self) -> Json:
+    def save(self) -> JsonWritable:
         """Count and mean by path."""
-        return {path: [count, mean] for path, (count, mean) in self._nodes.items()}
+        return dict(self._nodes)
 
-    def restore(self, state: Json) -> None:
+    def restore(self, state: JsonWritable) -> None:
         """Raises ``pydantic.ValidationError``."""
         self._nodes = OrderedDict(_STATE.validate_python(state))
