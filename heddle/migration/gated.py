@@ -23,8 +23,8 @@ from heapq import nsmallest
 
 from heddle.control.ports import MigrationProposal
 from heddle.errors import ConfigError
-from heddle.migration.drains import Drain, Weights, cap_of
 from heddle.migration.options import MigrationOptions
+from heddle.planning.drains import Drain, Weights, cap_of
 from heddle.planning.trust import earned
 from heddle.types import TrajectoryId, TrajectoryPhase, TrajectoryView, WorkerId, WorkerView
 

@@ -13,8 +13,8 @@ from heddle.control.ports import MigrationProposal, MoveMeans
 from heddle.control.state import TrajectoryState, WorkerState
 from heddle.errors import ConfigError
 from heddle.migration import MIGRATION_PLANNERS, MigrationOptions, make_migration_planner
-from heddle.migration.drains import Drain, Weights
 from heddle.migration.gated import MOST_MOVES
+from heddle.planning.drains import Drain, Weights
 from heddle.planning.profile import DegreeProfile, Profile
 from heddle.types import BatchId, GroupId, Prediction, TrajectoryId, TrajectoryPhase, Trust, WorkerId
 
