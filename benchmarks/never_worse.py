@@ -1,7 +1,8 @@
 """Is Heddle ever worse than the strongest simple way? Simulated, cell by cell, with the cells that it loses.
 
     python benchmarks/never_worse.py [--traces DIR] [--gpus 8] [--models Qwen3-14B] [--per-gpu 32,128]
-                                     [--max-context 120000] [--seeds 3] [--ablations] [--json FILE]
+                                     [--max-context 120000] [--seeds 3] [--ablations]
+                                     [--jobs 2] [--json FILE]
 
 The yardstick is ``sticky``: fewest residents, then pinned, first come, first served, without a memory guard,
 on every homogeneous pool; per cell the one is chosen that is fastest in hindsight (mean over seeds), and the
@@ -17,20 +18,28 @@ computed again over sticky's on its best pool, in tokens of all that was compute
 over a bound that nothing on this budget goes below.
 
 ``--ablations`` adds Heddle with one part replaced, with exact predictions unless it says otherwise.
+
+``--json`` gets a line for each seed of each cell as soon as it has been played, and what a file holds already
+is not played again: an interrupted run goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
-import json
+import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
 from paper_tables import DEGREES, GPU, OTHER_TOOLS, Trace, load_traces
+from pydantic import TypeAdapter
 
 from heddle.control.build import PlaneSettings
 from heddle.planning.shipped import shipped_profiles
@@ -156,28 +165,137 @@ def experiment_of(trace: Trace, model: str, gpus: int, per_gpu: int, ablations: 
     )
 
 
-def run_cell(name: str, experiment: Experiment, seeds: int) -> Cell:
-    """All seeds of one cell."""
-    rows = [run_seed(experiment, seed) for seed in range(seeds)]
-    names = [configuration.name for configuration in experiment.configurations]
-    return Cell(name, dict(zip(names, zip(*rows, strict=True), strict=True)))
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One seed of one cell, for a process of its own."""
+
+    folder: Path | None
+    trace: str
+    model: str
+    gpus: int
+    per_gpu: int
+    max_context: int
+    ablations: bool
+    seed: int
+
+    @property
+    def cell(self) -> str:
+        """What its cell is called."""
+        return f"{self.trace}, {self.model}, {self.gpus} GPUs, {self.per_gpu} a GPU"
+
+    def experiment(self) -> Experiment:
+        """Everything that is run."""
+        trace = _traces_of_process(self.folder, self.max_context)[self.trace]
+        return experiment_of(trace, self.model, self.gpus, self.per_gpu, self.ablations)
+
+    def play(self) -> Played:
+        """All configurations, one after the other."""
+        began = time.process_time()
+        runs = run_seed(self.experiment(), self.seed)
+        return Played(self.cell, self.seed, time.process_time() - began, runs)
 
 
-def print_cell(cell: Cell, took_s: float) -> None:
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What one seed of a cell gave: a line of the file."""
+
+    cell: str
+    seed: int
+    cpu_s: float
+    runs: tuple[RunSummary, ...]
+
+
+_LINE: TypeAdapter[Played] = TypeAdapter(Played)
+
+
+@cache
+def _traces_of_process(folder: Path | None, most_context: int) -> Mapping[str, Trace]:
+    """Read once in each process."""
+    return {trace.name: trace for trace in traces(folder, most_context)}
+
+
+def tasks_of(options: argparse.Namespace) -> list[Task]:
+    """All seeds of all cells, cell by cell."""
+    names = [trace.name for trace in traces(options.traces, options.max_context)]
+    models = options.models.split(",")
+    sizes, loads = map(int, options.gpus.split(",")), map(int, options.per_gpu.split(","))
+    return [
+        Task(options.traces, name, model, gpus, per_gpu, options.max_context, options.ablations, seed)
+        for name, model, gpus, per_gpu, seed in product(names, models, sizes, loads, range(options.seeds))
+    ]
+
+
+def already_played(file: Path | None, tasks: Sequence[Task]) -> dict[tuple[str, int], Played]:
+    """What a file of an earlier run holds of these tasks, with all of their configurations."""
+    if file is None or not file.exists():
+        return {}
+    wanted = {name.name for name in tasks[0].experiment().configurations}
+    found = {}
+    for line in file.read_bytes().splitlines():
+        played = _LINE.validate_json(line)
+        if wanted <= {run.configuration for run in played.runs}:
+            found[played.cell, played.seed] = played
+    return found
+
+
+def play_all(
+    tasks: Sequence[Task], jobs: int, file: Path | None, tell: Callable[[Cell, float], None]
+) -> list[Cell]:
+    """Play what was not played yet. ``tell`` hears of each cell, and its CPU seconds, once it is complete."""
+    played = already_played(file, tasks)
+    seeds: dict[str, list[int]] = {}
+    for task in tasks:
+        seeds.setdefault(task.cell, []).append(task.seed)
+    cells: dict[str, Cell] = {}
+
+    def complete() -> None:
+        for name, wanted in seeds.items():
+            if name not in cells and all((name, seed) in played for seed in wanted):
+                rows = [played[name, seed] for seed in wanted]
+                cells[name] = _cell(name, rows)
+                tell(cells[name], sum(row.cpu_s for row in rows))
+
+    complete()
+    missing = [task for task in tasks if (task.cell, task.seed) not in played]
+    for row in _finished(missing, jobs):
+        if file is not None:
+            with file.open("ab") as lines:
+                lines.write(_LINE.dump_json(row) + b"\n")
+        played[row.cell, row.seed] = row
+        complete()
+    return [cells[name] for name in seeds]
+
+
+def _finished(tasks: Sequence[Task], jobs: int) -> Iterator[Played]:
+    """As they come."""
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        pending: list[Future[Played]] = [pool.submit(task.play) for task in tasks]
+        for future in as_completed(pending):
+            yield future.result()
+
+
+def _cell(name: str, rows: Sequence[Played]) -> Cell:
+    by_name = [{run.configuration: run for run in row.runs} for row in rows]
+    return Cell(
+        name, {configuration: [runs[configuration] for runs in by_name] for configuration in by_name[0]}
+    )
+
+
+def print_cell(cell: Cell, cpu_s: float) -> None:
     """Every configuration of a cell, ``<`` where its worst seed falls below what is wanted."""
     best = cell.best_degree()
     seconds = fmean(run.makespan_s for run in cell.sticky(best))
-    print(f"\n{cell.name}: sticky is fastest on degree {best}, {seconds:,.1f} s ({took_s:.0f} s to simulate)")
+    print(f"\n{cell.name}: sticky is fastest on degree {best}, {seconds:,.1f} s ({cpu_s:.0f} s of CPU time)")
     for name in cell.runs:
         if name.startswith("sticky@"):
             continue
         ratios, to_one = cell.ratios(name, best), cell.ratios(name, 1)
-        pools = sorted({run.pool for run in cell.runs[name]})
+        pools = ", ".join(dict.fromkeys(run.pool for run in cell.runs[name]))
         lost = "<" if min(ratios) < WANTED else " "
         moves = fmean(run.migrations for run in cell.runs[name])
         print(
             f"  {name:24} {fmean(ratios):6.3f}/{min(ratios):5.3f} {lost}  degree 1: {fmean(to_one):6.2f}"
-            f"  again {cell.again(name):.2f}  regret {cell.regret(name):.2f}  moves {moves:.0f}  {pools[0]}",
+            f"  again {cell.again(name):.2f}  regret {cell.regret(name):.2f}  moves {moves:.0f}  {pools}",
             flush=True,
         )
 
@@ -208,22 +326,10 @@ def main() -> None:
     parser.add_argument("--max-context", type=int, default=120_000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--ablations", action="store_true")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    cells = []
-    for trace in traces(options.traces, options.max_context):
-        for model in options.models.split(","):
-            for gpus in map(int, options.gpus.split(",")):
-                for per_gpu in map(int, options.per_gpu.split(",")):
-                    experiment = experiment_of(trace, model, gpus, per_gpu, options.ablations)
-                    began = time.perf_counter()
-                    name = f"{trace.name}, {model}, {gpus} GPUs, {per_gpu} a GPU"
-                    cells.append(run_cell(name, experiment, options.seeds))
-                    print_cell(cells[-1], time.perf_counter() - began)
-    print_summary(cells)
-    if options.json is not None:
-        document = {c.name: {n: [asdict(r) for r in runs] for n, runs in c.runs.items()} for c in cells}
-        options.json.write_text(json.dumps(document), encoding="utf-8")
+    print_summary(play_all(tasks_of(options), options.jobs, options.json, print_cell))
 
 
 if __name__ == "__main__":
