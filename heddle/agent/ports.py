@@ -50,6 +50,8 @@ class EngineCapabilities:
     """Its load tells how long its decoding steps take."""
     sessions: bool = False
     """Keeps the prefix of a ``session_id`` over that of others while memory is short."""
+    shared_prefixes: bool = False
+    """Holds a prefix that several requests have in common once, however many of them there are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,6 +195,8 @@ class WorkerReady:
     prefix_capacity_tokens: int | None = None
     """What it can keep of trajectories between their steps: more than its KV cache where it swaps prefixes
     out to the host's memory, and the same where this is ``None``."""
+    shares_prompts: bool = False
+    """Whether it holds the prompt of a group once, however many of its members are there."""
 
 
 @dataclass(frozen=True, slots=True)

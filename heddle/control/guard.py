@@ -79,7 +79,7 @@ class MemoryGuard:
     def relieve(self, worker: WorkerState) -> None:
         """Contexts have grown: below the limit again, as far as tools run there."""
         if worker.kv_limit_tokens is not None and worker.kv_tokens > worker.kv_limit_tokens:
-            self._evict(_least_urgent(worker), worker.kv_tokens - worker.kv_limit_tokens)
+            self._evict(_least_urgent(worker), worker, worker.kv_tokens - worker.kv_limit_tokens)
 
     def returning(self, worker: WorkerState, now: float) -> Iterator[TrajectoryState]:
         """Take those out of the lot who may queue again; the caller lets each queue at once."""
@@ -97,21 +97,21 @@ class MemoryGuard:
             return True
         if not worker.running and not worker.queue:
             # Nothing else would ever change: it goes on, with memory where there is any to be had.
-            excess = worker.kv_tokens + trajectory.context_tokens - worker.kv_limit_tokens
-            self._evict(_least_urgent(worker), excess)
+            excess = worker.kv_tokens + worker.kv_needed(trajectory) - worker.kv_limit_tokens
+            self._evict(_least_urgent(worker), worker, excess)
             return True
         lower = worker.kv_limit_tokens * self._rules.low_share / self._rules.high_share
         return self._fits(trajectory, lower, worker, now)
 
     def _fits(self, trajectory: TrajectoryState, limit: float, worker: WorkerState, now: float) -> bool:
         """Whether it fits below ``limit``, at the cost of tools that take too long if need be."""
-        excess = worker.kv_tokens + trajectory.context_tokens - limit
+        excess = worker.kv_tokens + worker.kv_needed(trajectory) - limit
         if excess <= 0:
             return True
         victims = self._long_in_tools(worker, now)
-        if sum(victim.context_tokens for victim in victims) < excess:
+        if sum(worker.kv_freed(victim) for victim in victims) < excess:
             return False
-        self._evict(victims, excess)
+        self._evict(victims, worker, excess)
         return True
 
     def _long_in_tools(self, worker: WorkerState, now: float) -> Sequence[TrajectoryState]:
@@ -123,12 +123,12 @@ class MemoryGuard:
         ]
         return sorted(found, key=lambda t: (t.phase_since, t.arrival))
 
-    def _evict(self, victims: Iterable[TrajectoryState], excess_tokens: float) -> None:
+    def _evict(self, victims: Iterable[TrajectoryState], worker: WorkerState, excess_tokens: float) -> None:
         """Until so many tokens are given up, or all victims are."""
         for victim in victims:
             if excess_tokens <= 0:
                 return
-            excess_tokens -= victim.context_tokens
+            excess_tokens -= worker.kv_freed(victim)
             self._state.release_kv(victim)
             victim.held_back = True
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from heddle.types import BatchId, TrajectoryId, TrajectoryPhase, WorkerId, WorkerPhase
 
 if TYPE_CHECKING:
-    from heddle.control.state import BatchState, ControlState, TrajectoryState, WorkerState
+    from heddle.control.state import BatchState, ControlState, PromptKey, TrajectoryState, WorkerState
     from heddle.control.transfers import Move
 
 
@@ -47,6 +47,7 @@ class _Census:
         self._state = state
         self._waits_at: dict[TrajectoryId, WorkerId] = {}
         self._kv_tokens: Counter[WorkerId] = Counter()
+        self._prompts: set[tuple[WorkerId, PromptKey]] = set()
         self._residents: Counter[WorkerId] = Counter()
         self._running: Counter[WorkerId] = Counter()
         self._waiting: Counter[WorkerId] = Counter()
@@ -94,7 +95,14 @@ class _Census:
             self._residents[trajectory.worker_id] += 1
             self._running[trajectory.worker_id] += trajectory.phase is TrajectoryPhase.GENERATING
             self._waiting[trajectory.worker_id] += _waits(trajectory) and not trajectory.held_back
-            self._kv_tokens[trajectory.worker_id] += trajectory.holds_kv * trajectory.context_tokens
+            if trajectory.holds_kv:
+                self._count_memory(trajectory, self._state.workers[trajectory.worker_id])
+
+    def _count_memory(self, trajectory: TrajectoryState, home: WorkerState) -> None:
+        held = home.worker_id, trajectory.prompt
+        shared = home.shares_prompts and held in self._prompts
+        self._prompts.add(held)
+        self._kv_tokens[home.worker_id] += trajectory.context_tokens - shared * trajectory.prompt_tokens
 
     def check_worker(self, worker: WorkerState) -> None:
         """Counters equal the sets, slots are never exceeded, and no slot idles while somebody waits."""

@@ -16,12 +16,10 @@ from heddle.control.ports import MigrationPlanner, MigrationProposal, MoveMeans
 from heddle.control.state import (
     ControlState,
     IgnoreReason,
-    MoveOutcome,
-    MoveRefusal,
     TrajectoryState,
     WorkerState,
 )
-from heddle.control.transfers import Move
+from heddle.control.transfers import Move, MoveOutcome, MoveRefusal
 from heddle.types import TrajectoryPhase, WorkerPhase
 
 
@@ -129,7 +127,7 @@ class Moves:
         if target.kv_limit_tokens is None:
             return True
         expected = self._state.transfers.expected_tokens(target.worker_id)
-        return target.kv_tokens + expected + trajectory.context_tokens <= target.kv_limit_tokens
+        return target.kv_tokens + expected + target.kv_needed(trajectory) <= target.kv_limit_tokens
 
     def _accept(self, proposal: MigrationProposal) -> None:
         trajectory = self._state.trajectories[proposal.trajectory_id]

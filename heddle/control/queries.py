@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from heddle.control.state import (
     ControlState,
     IgnoreReason,
-    MoveOutcome,
-    MoveRefusal,
     TrajectoryState,
     WorkerState,
 )
+from heddle.control.transfers import MoveOutcome, MoveRefusal
 from heddle.errors import NotFound
 from heddle.types import BatchId, StopReason, TrajectoryId, TrajectoryPhase, WorkerId, WorkerPhase
 

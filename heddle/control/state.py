@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeAlias
 
 from heddle.control.commands import Command
 from heddle.control.invariants import check_invariants
 from heddle.control.shares import Share, SharedQueue
-from heddle.control.transfers import TransferLine
+from heddle.control.transfers import MoveOutcome, MoveRefusal, TransferLine
 from heddle.types import (
     NO_STEP,
     BatchId,
@@ -56,28 +57,8 @@ class IgnoreReason(StrEnum):
     """The answer to a transfer that is not under way."""
 
 
-class MoveOutcome(StrEnum):
-    """What became of an accepted move."""
-
-    MOVED = "moved"
-    FAILED = "failed"
-    """The transfer came to nothing, and the trajectory stayed."""
-    WITHDRAWN = "withdrawn"
-    """The tools returned first, the trajectory ended, or one of the two workers went."""
-
-
-class MoveRefusal(StrEnum):
-    """Why a proposed move was not accepted."""
-
-    ENDED = "ended"
-    NOT_IN_TOOL = "not_in_tool"
-    MOVING = "moving"
-    """An earlier transfer of it is waiting or not answered yet."""
-    NOT_AT_SOURCE = "not_at_source"
-    THERE_ALREADY = "there_already"
-    TARGET_NOT_READY = "target_not_ready"
-    NO_MEMORY = "no_memory"
-    """Its context does not fit beside what the target holds and expects."""
+PromptKey: TypeAlias = tuple[GroupId, int]
+"""Members of a group whose prompts are equally long have the same one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -133,6 +114,11 @@ class TrajectoryState:
     tool_seconds: float = 0.0
 
     @property
+    def prompt(self) -> PromptKey:
+        """What it may share with others of its group."""
+        return self.group_id, self.prompt_tokens
+
+    @property
     def predicted_remaining_tokens(self) -> float | None:
         """See ``TrajectoryView``."""
         if self.prediction is None:
@@ -159,7 +145,11 @@ class WorkerState:
     kv_limit_tokens: float | None = None
     """Share of it that the guard lets trajectories hold; ``None`` where nothing is guarded."""
     kv_tokens: int = 0
-    """Context of all residents that hold some of its memory."""
+    """Context of all residents that hold some of its memory; a shared prompt counts once."""
+    shares_prompts: bool = False
+    """Whether it holds the prompt of a group once."""
+    prompts: Counter[PromptKey] = field(default_factory=Counter)
+    """How many holders have each shared prompt."""
     transfers: int = 0
     """Accepted ones from or to it that have not ended."""
     seconds_per_token: float | None = None
@@ -181,6 +171,16 @@ class WorkerState:
     def resident(self) -> int:
         """Trajectories whose home this is."""
         return len(self.residents)
+
+    def kv_needed(self, trajectory: TrajectoryState) -> int:
+        """By how much ``kv_tokens`` would grow if this trajectory, which holds nothing here, did."""
+        shared = self.shares_prompts and trajectory.prompt in self.prompts
+        return trajectory.context_tokens - (trajectory.prompt_tokens if shared else 0)
+
+    def kv_freed(self, trajectory: TrajectoryState) -> int:
+        """By how much ``kv_tokens`` would fall if this holder held nothing any more."""
+        shared = self.shares_prompts and self.prompts[trajectory.prompt] > 1
+        return trajectory.context_tokens - (trajectory.prompt_tokens if shared else 0)
 
     @property
     def waiting(self) -> int:
@@ -302,16 +302,20 @@ class ControlState:
         if not trajectory.holds_kv and trajectory.worker_id is not None:
             trajectory.holds_kv = True
             home = self.workers[trajectory.worker_id]
+            home.kv_tokens += home.kv_needed(trajectory)
             home.holders[trajectory.trajectory_id] = trajectory
-            home.kv_tokens += trajectory.context_tokens
+            home.prompts[trajectory.prompt] += 1
 
     def release_kv(self, trajectory: TrajectoryState) -> None:
         """Its home may evict what it computed of it."""
         if trajectory.holds_kv and trajectory.worker_id is not None:
             trajectory.holds_kv = False
             home = self.workers[trajectory.worker_id]
+            home.kv_tokens -= home.kv_freed(trajectory)
             del home.holders[trajectory.trajectory_id]
-            home.kv_tokens -= trajectory.context_tokens
+            home.prompts[trajectory.prompt] -= 1
+            if not home.prompts[trajectory.prompt]:
+                del home.prompts[trajectory.prompt]
 
     def grow(self, trajectory: TrajectoryState, context_tokens: int, generated_tokens: int = 0) -> None:
         """Its context became longer by ``context_tokens``, of which it generated some."""
@@ -357,6 +361,15 @@ class ControlState:
         """Record where a worker stands; what it holds is not touched."""
         worker.phase = phase
         self._list_ready()
+
+    def share_prompts(self, worker: WorkerState, shares: bool) -> None:
+        """What came up says whether it holds shared prompts once; those that hold its memory count anew."""
+        holders = list(worker.holders.values())
+        for trajectory in holders:
+            self.release_kv(trajectory)
+        worker.shares_prompts = shares
+        for trajectory in holders:
+            self.hold_kv(trajectory)
 
     def drop_worker(self, worker: WorkerState) -> None:
         """Forget a stopped worker, which must hold nothing."""

@@ -11,12 +11,37 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeAlias
 
 from heddle.types import TrajectoryId, WorkerId
 
 _Place: TypeAlias = tuple[float, int]
 """Negated urgency, number of its acceptance: the order of the line."""
+
+
+class MoveOutcome(StrEnum):
+    """What became of an accepted move."""
+
+    MOVED = "moved"
+    FAILED = "failed"
+    """The transfer came to nothing, and the trajectory stayed."""
+    WITHDRAWN = "withdrawn"
+    """The tools returned first, the trajectory ended, or one of the two workers went."""
+
+
+class MoveRefusal(StrEnum):
+    """Why a proposed move was not accepted."""
+
+    ENDED = "ended"
+    NOT_IN_TOOL = "not_in_tool"
+    MOVING = "moving"
+    """An earlier transfer of it is waiting or not answered yet."""
+    NOT_AT_SOURCE = "not_at_source"
+    THERE_ALREADY = "there_already"
+    TARGET_NOT_READY = "target_not_ready"
+    NO_MEMORY = "no_memory"
+    """Its context does not fit beside what the target holds and expects."""
 
 
 @dataclass(slots=True, eq=False)

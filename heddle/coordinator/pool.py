@@ -171,7 +171,8 @@ class WorkerPool:
     def _admit(self, spec: WorkerSpec, worker: RunningWorker) -> None:
         slots = min(spec.slots, worker.slots or spec.slots)
         capacities = worker.kv_capacity_tokens, worker.prefix_capacity_tokens
-        self._post(WorkerReady(spec.worker_id, slots, *capacities))
+        shared = worker.engine.capabilities.shared_prefixes
+        self._post(WorkerReady(spec.worker_id, slots, *capacities, shared))
         self._publish("worker.ready", spec.worker_id, tp_degree=spec.tp_degree, slots=slots)
 
     def worker_lost(self, worker_id: WorkerId, reason: str, will_restart: bool) -> None:

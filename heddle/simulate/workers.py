@@ -118,7 +118,11 @@ class Workers:
         member.up = True
         self._post(
             WorkerReady(
-                member.spec.worker_id, member.slots, times.kv_capacity_tokens, times.prefix_capacity_tokens
+                member.spec.worker_id,
+                member.slots,
+                times.kv_capacity_tokens,
+                times.prefix_capacity_tokens,
+                self._hardware.rules.share_prompts and self._hardware.rules.share_running,
             )
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from control_rig import Rig, generated, make_spec, preempted
@@ -14,11 +15,11 @@ from virtual_world import Recorded, VirtualWorld
 
 from heddle.control.build import PlaneSettings
 from heddle.control.dispatch import DispatchRules
-from heddle.control.events import BatchSubmitted, LengthPredicted
+from heddle.control.events import BatchSubmitted, LengthPredicted, PoolRequested, WorkerReady
 from heddle.control.guard import GuardRules
 from heddle.predict import make_predictor
 from heddle.scheduling import SCHEDULERS, make_scheduler
-from heddle.types import BatchId, Prediction, StopReason, TrajectoryId, WorkerId
+from heddle.types import BatchId, GroupId, Prediction, StopReason, TrajectoryId, WorkerId
 
 
 def make_rig(
@@ -78,6 +79,34 @@ def test_nobody_overtakes_the_first_of_the_lot_and_it_returns_below_the_lower_li
 
     assert generated(rig.finish("b")) == [("c", "w0"), ("d", "w0")]
     assert held(rig) == 310 + 300 + 100
+
+
+def group(rig: Rig, *names: str, prompt: int) -> list[tuple[str, str]]:
+    """A batch of one group with one prompt; who starts."""
+    specs = tuple(replace(make_spec(name, prompt_tokens=prompt), group_id=GroupId("g")) for name in names)
+    return generated(rig.send(BatchSubmitted(BatchId("batch"), specs)))
+
+
+@pytest.mark.parametrize(
+    ("shares", "started", "held_tokens"), [(True, ["a", "b", "c"], 400), (False, ["a", "b"], 800)]
+)
+def test_a_prompt_that_an_engine_holds_once_counts_once(
+    shares: bool, started: list[str], held_tokens: int
+) -> None:
+    """However many members of its group are there; the last of them gives it up."""
+    rig = Rig(slots=3)
+    rig.send(PoolRequested(1))
+    rig.send(WorkerReady(WorkerId("w0"), 3, 1000, shares_prompts=shares))
+
+    assert [name for name, _ in group(rig, "a", "b", "c", prompt=400)] == started
+    assert held(rig) == held_tokens
+
+    rig.step("a", output=10)
+    rig.step("b", output=20)
+    assert held(rig) == 430 if shares else 830
+    for name in "abc":
+        rig.finish(name)
+    assert held(rig) == 0
 
 
 def test_a_tool_that_takes_too_long_costs_its_claim_where_another_wants_it() -> None:

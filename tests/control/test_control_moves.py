@@ -18,8 +18,8 @@ from heddle.control.events import (
     WorkerDrainRequested,
 )
 from heddle.control.ports import MigrationProposal, MoveMeans
-from heddle.control.state import IgnoreReason, MoveOutcome, MoveRefusal
-from heddle.control.transfers import Move, TransferLine
+from heddle.control.state import IgnoreReason
+from heddle.control.transfers import Move, MoveOutcome, MoveRefusal, TransferLine
 from heddle.types import (
     BatchId,
     StopReason,

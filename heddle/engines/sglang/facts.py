@@ -61,6 +61,7 @@ class ServerFacts(BaseModel):
             weight_update=True,
             step_times=True,
             sessions=self.enable_session_radix_cache,
+            shared_prefixes=True,
         )
 
     @property
