@@ -154,7 +154,7 @@ def experiment_of(trace: Trace, model: str, gpus: int, per_gpu: int, ablations: 
         slots_per_gpu=SLOTS_PER_GPU,
         predictor="oracle",
         profile=table.select(GPU, model, mean_running_context(trace.workload)),
-        transfer_tokens_per_s=link.bytes_per_s / link.kv_bytes_per_token,
+        transfer_tokens_per_s=link.tokens_per_s,
     )
     return Experiment(
         workload=trace.workload,

@@ -224,10 +224,12 @@ def tail_recall(workload: Workload, error: float) -> float:
 def experiment_of(trace: Trace, model: str, gpus: int, wrong: Sequence[Noise]) -> Experiment:
     """Everything that is run in one cell."""
     table = shipped_profiles()
+    hardware = hardware_from_profile(table, gpus, gpu=GPU, model=model)
     base = PlaneSettings(
         slots_per_gpu=TRAJECTORIES_PER_GPU[gpus] // 2,
         predictor="oracle",
         profile=table.select(GPU, model, mean_running_context(trace.workload)),
+        transfer_tokens_per_s=hardware.link.tokens_per_s,
     )
     heddle = find_preset("heddle").over(base)
     configurations = [Configuration(ORACLE, heddle)]
@@ -248,7 +250,7 @@ def experiment_of(trace: Trace, model: str, gpus: int, wrong: Sequence[Noise]) -
         configurations.append(Configuration(other, settings))
     return Experiment(
         workload=trace.workload,
-        hardware=hardware_from_profile(table, gpus, gpu=GPU, model=model),
+        hardware=hardware,
         configurations=tuple(configurations),
         draw=draw_for(trace, gpus),
         tool_times=trace.tools,

@@ -44,10 +44,13 @@ from heddle.tools.sandbox import (
 log = structlog.get_logger(__name__)
 
 
-def plane_settings(config: HeddleConfig, pool: str | None = None) -> PlaneSettings:
+def plane_settings(
+    config: HeddleConfig, pool: str | None = None, transfer_tokens_per_s: float | None = None
+) -> PlaneSettings:
     """What the control plane is built from, and what heads its event log.
 
-    ``pool`` takes the place of the configured one, where the engine comes with its workers.
+    ``pool`` takes the place of the configured one, where the engine comes with its workers;
+    ``transfer_tokens_per_s`` is what is known of the engine, where nothing is configured.
     """
     decisions = config.decisions
     return PlaneSettings(
@@ -67,7 +70,7 @@ def plane_settings(config: HeddleConfig, pool: str | None = None) -> PlaneSettin
         ageing_per_s=decisions.ageing_per_s,
         kv_guard=decisions.kv_guard,
         predictor_error=decisions.predictor_error,
-        transfer_tokens_per_s=decisions.transfer_tokens_per_s,
+        transfer_tokens_per_s=decisions.transfer_tokens_per_s or transfer_tokens_per_s,
         transfer_deadline_s=decisions.transfer_deadline_s,
     )
 
@@ -103,7 +106,7 @@ async def open_coordinator(
     metrics = metrics or Metrics()
     kit = kit or await engine_kit(config)
     environments = build_registry(config.environments)
-    settings = plane_settings(config, kit.pool)
+    settings = plane_settings(config, kit.pool, kit.transfer_tokens_per_s)
     config.data_dir.mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
         stack.enter_context(single_error())

@@ -177,7 +177,8 @@ class DecisionsConfig(_Section):
     profile_model: str | None = None
     """Model, where the profile holds several; without a profile, one of the shipped table."""
     transfer_tokens_per_s: float | None = Field(default=None, gt=0.0)
-    """How fast engines can hand a context to one another; without it moves compute it anew."""
+    """How fast engines hand a context to one another, until transfers have shown it; ``None``: as the engine
+    is known for."""
     transfer_deadline_s: float = Field(default=30.0, gt=0.0)
     """After which moving a trajectory's context to another worker has failed."""
     seed: int = 0

@@ -35,6 +35,11 @@ from heddle.text.tokenizer import TextTokenizer, load_tokenizer
 
 AUTO = "auto"
 
+EMBEDDED_TRANSFER_TOKENS_PER_S = 3_000.0
+"""Until transfers have shown it. What ``benchmarks/embedded_migration.py`` measures on two busy cores."""
+SGLANG_TRANSFER_TOKENS_PER_S = 10_000.0
+"""Likewise, a guess: 1.5 GB/s through host memory for a model of 8B; no GPU has measured it."""
+
 
 async def engine_kit(config: HeddleConfig) -> EngineKit:
     """The engine that the configuration names. Raises ``ConfigError``."""
@@ -60,7 +65,13 @@ async def _embedded_kit(engine: EngineConfig) -> EngineKit:
         model, context_tokens=engine.context_tokens, ready_timeout_s=engine.ready_within_s
     )
     name = f"{model.name}:{model.stat().st_size}"
-    return EngineKit(launcher, tokenizer, EmbeddedEngine.capabilities, name)
+    return EngineKit(
+        launcher,
+        tokenizer,
+        EmbeddedEngine.capabilities,
+        name,
+        transfer_tokens_per_s=EMBEDDED_TRANSFER_TOKENS_PER_S,
+    )
 
 
 # ------------------------------------------------------------------------------------------- SGLang
@@ -88,14 +99,16 @@ async def _launched_kit(config: HeddleConfig) -> EngineKit:
             native_priority=sglang.native_share is not None, end_ids=tuple(sorted(tokenizer.end_ids))
         ),
     )
+    planned = _planned_capabilities(template)
     return EngineKit(
         launcher,
         tokenizer,
-        _planned_capabilities(template),
+        planned,
         _model_id(template.model),
         budget=len(order),
         exclusive=template.device is DeviceKind.CUDA,
         weights_path=template.model,
+        transfer_tokens_per_s=SGLANG_TRANSFER_TOKENS_PER_S if planned.kv_transfer else None,
         memory=await asyncio.to_thread(open_store, config),
     )
 
@@ -133,6 +146,7 @@ async def _attached_kit(engine: EngineConfig) -> EngineKit:
         budget=sum(found.facts.tp_size for found in servers),
         exclusive=True,
         weights_path=models[0],
+        transfer_tokens_per_s=SGLANG_TRANSFER_TOKENS_PER_S if capabilities.kv_transfer else None,
         pool="+".join(str(found.facts.tp_size) for found in servers),
     )
 

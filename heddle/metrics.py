@@ -7,6 +7,7 @@ so that a step costs a few microseconds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Generic, Protocol, TypeVar
 
@@ -132,6 +133,15 @@ class Metrics:
         )
         self._transferred = counter("transferred_tokens_total", "Tokens of prefixes that were brought.")
         self._transfer = histogram("transfer_seconds", "From its order to its end.", buckets=_SECONDS)
+        self._transfer_rate = gauge(
+            "transfer_tokens_per_second", "How fast prefixes are taken to travel; 0 where they do not."
+        )
+        self._moves = _Family(
+            counter("moves_total", "Moves that were accepted, by what became of them.", "outcome")
+        )
+        self._moves_refused = _Family(
+            counter("moves_refused_total", "Moves that were proposed and refused.", "reason")
+        )
 
     def trajectory_finished(self, status: TrajectoryStatus) -> None:
         """A trajectory was committed with this final status."""
@@ -159,6 +169,16 @@ class Metrics:
         self._transfers.of(outcome).inc()
         self._transferred.inc(moved_tokens)
         self._transfer.observe(seconds)
+
+    def moves_decided(
+        self, moves: Mapping[str, int], refused: Mapping[str, int], tokens_per_s: float | None
+    ) -> None:
+        """Since the last call: moves by outcome, refused ones by reason; and how fast prefixes travel."""
+        for outcome, count in moves.items():
+            self._moves.of(outcome).inc(count)
+        for reason, count in refused.items():
+            self._moves_refused.of(reason).inc(count)
+        self._transfer_rate.set(tokens_per_s or 0.0)
 
     def queue_wait(self, seconds: float) -> None:
         """A trajectory got its slot after this time."""

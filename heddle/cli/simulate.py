@@ -21,7 +21,7 @@ from heddle.planning.profile_csv import ProfileTable
 from heddle.planning.shipped import shipped_profiles
 from heddle.presets import Preset, find_preset, parse_presets
 from heddle.simulate.compare import Configuration, Experiment, RunSummary, compare, run_one, run_seed
-from heddle.simulate.hardware import EngineRules, PrefillMode, hardware_from_profile
+from heddle.simulate.hardware import EngineRules, PrefillMode, TransferLink, hardware_from_profile
 from heddle.simulate.options import SimulationOptions, ToolModel
 from heddle.simulate.plot import plot
 from heddle.simulate.sampling import (
@@ -99,14 +99,12 @@ def build_experiment(options: SimulateOptions) -> Experiment:
     draw = None
     if options.groups is not None:
         draw = Draw(options.groups, options.samples, SampleSource(options.samples_from))
+    hardware = hardware_from_profile(table, options.gpus, gpu=options.gpu, model=options.model, rules=rules)
+    base = base_settings(options, table, workload, hardware.link)
     return Experiment(
         workload=workload,
-        hardware=hardware_from_profile(
-            table, options.gpus, gpu=options.gpu, model=options.model, rules=rules
-        ),
-        configurations=configurations_of(
-            options.compare, options.presets, base_settings(options, table, workload)
-        ),
+        hardware=hardware,
+        configurations=configurations_of(options.compare, options.presets, base),
         draw=draw,
         tool_times=None if options.tool_times is None else parse_tool_times(options.tool_times),
         options=SimulationOptions(
@@ -116,14 +114,17 @@ def build_experiment(options: SimulateOptions) -> Experiment:
     )
 
 
-def base_settings(options: SimulateOptions, table: ProfileTable, workload: Workload) -> PlaneSettings:
-    """What presets choose upon: they plan with the step times at the workload's mean context."""
+def base_settings(
+    options: SimulateOptions, table: ProfileTable, workload: Workload, link: TransferLink
+) -> PlaneSettings:
+    """What presets choose upon: step times at the workload's mean context, and how fast prefixes travel."""
     return PlaneSettings(
         pool=options.pool,
         slots_per_gpu=options.slots_per_gpu,
         predictor=options.predictor,
         predictor_error=options.predictor_error,
         profile=table.select(options.gpu, options.model, mean_running_context(workload)),
+        transfer_tokens_per_s=link.tokens_per_s,
     )
 
 

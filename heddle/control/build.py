@@ -17,6 +17,7 @@ from heddle.control.preemption import PreemptionRules
 from heddle.migration import MigrationOptions, make_migration_planner
 from heddle.placement import PlacerOptions, make_placer
 from heddle.planning.profile import Profile
+from heddle.planning.transfer_rate import TransferRate
 from heddle.predict import PREDICTION_ERROR, PredictorOptions, make_predictor
 from heddle.scheduling import MARGIN_TOKENS, make_scheduler
 
@@ -47,7 +48,8 @@ class PlaneSettings:
     kv_guard: bool = True
     predictor_error: float = PREDICTION_ERROR
     transfer_tokens_per_s: float | None = None
-    """How fast a prefix travels between workers; ``None``: it does not, and moves compute it anew."""
+    """How fast a prefix travels between workers, until transfers have shown it; ``None``: it does not, and
+    moves compute it anew."""
     transfer_deadline_s: float = 30.0
 
 
@@ -57,6 +59,7 @@ def build_plane(settings: PlaneSettings) -> ControlPlane:
         settings.predictor, PredictorOptions(error=settings.predictor_error, seed=settings.seed)
     )
     slots = SlotRule(settings.slots, settings.slots_per_gpu)
+    transfer_rate = TransferRate(settings.transfer_tokens_per_s)
     return ControlPlane(
         scheduler=make_scheduler(
             settings.scheduler, margin_tokens=settings.preempt_margin_tokens, trust=predictor.trust
@@ -67,7 +70,7 @@ def build_plane(settings: PlaneSettings) -> ControlPlane:
         ),
         migration=make_migration_planner(
             settings.migration,
-            MigrationOptions(settings.profile, settings.transfer_tokens_per_s, predictor.trust),
+            MigrationOptions(settings.profile, transfer_rate.tokens_per_s, predictor.trust),
         ),
         predictor=predictor,
         rules=DispatchRules(
@@ -76,4 +79,5 @@ def build_plane(settings: PlaneSettings) -> ControlPlane:
             ageing_per_s=settings.ageing_per_s,
         ),
         move_rules=MoveRules(settings.transfer_deadline_s),
+        transfer_rate=transfer_rate,
     )

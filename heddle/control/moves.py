@@ -20,6 +20,7 @@ from heddle.control.state import (
     WorkerState,
 )
 from heddle.control.transfers import Move, MoveOutcome, MoveRefusal
+from heddle.planning.transfer_rate import TransferRate
 from heddle.types import TrajectoryPhase, WorkerPhase
 
 
@@ -38,12 +39,19 @@ class Moves:
     """Every method that ends a move leaves it to its caller to serve the queues of the workers concerned."""
 
     def __init__(
-        self, state: ControlState, dispatcher: Dispatcher, planner: MigrationPlanner, rules: MoveRules
+        self,
+        state: ControlState,
+        dispatcher: Dispatcher,
+        planner: MigrationPlanner,
+        rules: MoveRules,
+        rate: TransferRate,
     ) -> None:
+        """``rate`` learns how fast contexts travel, for planners that ask."""
         self._state = state
         self._dispatcher = dispatcher
         self._planner = planner
         self._rules = rules
+        self._rate = rate
 
     def prepare(self) -> None:
         """A batch was placed or the pool changed."""
@@ -64,7 +72,7 @@ class Moves:
             refused = self._state.trajectories.get(proposal.trajectory_id)
             if refused is not None:
                 refused.move_refused = refusal
-        return self._start()
+        return self._start(now)
 
     def withdraw(self, trajectory: TrajectoryState) -> list[Command]:
         """It goes on where it is, or not at all: whatever move was planned for it is off."""
@@ -92,17 +100,19 @@ class Moves:
         if move is None:
             return self._state.ignore(IgnoreReason.NO_TRANSFER)
         self._count(move, -1)
+        self._rate.finished(move.context_tokens, _seconds(move, now))
         commands = [] if move.withdrawn else self._arrive(move, now)
-        return commands + self._start()
+        return commands + self._start(now)
 
-    def transfer_failed(self, event: TransferFailed) -> list[Command]:
+    def transfer_failed(self, event: TransferFailed, now: float) -> list[Command]:
         """The trajectory stays where it is."""
         move = self._state.transfers.answered(event.trajectory_id, event.source, event.target)
         if move is None:
             return self._state.ignore(IgnoreReason.NO_TRANSFER)
         self._count(move, -1)
+        self._rate.broken_off(move.context_tokens, _seconds(move, now))
         self._state.moves[MoveOutcome.FAILED] += not move.withdrawn
-        return self._start()
+        return self._start(now)
 
     def _refusal(self, proposal: MigrationProposal) -> MoveRefusal | None:
         trajectory = self._state.trajectories.get(proposal.trajectory_id)
@@ -154,7 +164,7 @@ class Moves:
             if worker is not None:
                 worker.transfers += by
 
-    def _start(self) -> list[Command]:
+    def _start(self, now: float) -> list[Command]:
         return [
             Transfer(
                 move.trajectory_id,
@@ -163,7 +173,7 @@ class Moves:
                 move.context_tokens,
                 self._rules.transfer_deadline_s,
             )
-            for move in self._state.transfers.start()
+            for move in self._state.transfers.start(now)
         ]
 
     def _arrive(self, move: Move, now: float) -> list[Command]:
@@ -174,3 +184,8 @@ class Moves:
         self._dispatcher.guard.relieve(target)
         self._state.moves[MoveOutcome.MOVED] += 1
         return self._dispatcher.serve(source, now) + self._dispatcher.serve(target, now)
+
+
+def _seconds(move: Move, now: float) -> float:
+    """Since it was ordered."""
+    return 0.0 if move.started_at is None else now - move.started_at

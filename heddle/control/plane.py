@@ -43,6 +43,7 @@ from heddle.control.state import ControlState, IgnoreReason
 from heddle.control.trajectories import TrajectoryEvents
 from heddle.control.workers import WorkerEvents
 from heddle.errors import NotFound
+from heddle.planning.transfer_rate import TransferRate
 from heddle.types import BatchId, TrajectoryId, TrajectoryPhase, WorkerId, WorkerView
 
 
@@ -59,11 +60,15 @@ class ControlPlane:
         predictor: LengthPredictor,
         rules: DispatchRules = DEFAULT_RULES,
         move_rules: MoveRules = DEFAULT_MOVE_RULES,
+        transfer_rate: TransferRate | None = None,
     ) -> None:
+        """``transfer_rate`` learns from the plane's transfers; the planner may ask it."""
         self.state = ControlState()
         """For reading and for ``check_invariants``."""
         self._dispatcher = Dispatcher(self.state, scheduler, placer, rules)
-        self._moves = Moves(self.state, self._dispatcher, migration, move_rules)
+        self.transfer_rate = transfer_rate or TransferRate()
+        """For reading."""
+        self._moves = Moves(self.state, self._dispatcher, migration, move_rules, self.transfer_rate)
         self._trajectories = TrajectoryEvents(self.state, self._dispatcher, predictor, self._moves)
         self._workers = WorkerEvents(self.state, self._dispatcher, allocator, self._moves)
         self.predictor = predictor
@@ -96,7 +101,7 @@ class ControlPlane:
             case TransferFinished():
                 return self._moves.transfer_finished(event, now)
             case TransferFailed():
-                return self._moves.transfer_failed(event)
+                return self._moves.transfer_failed(event, now)
             case GenerationInterrupted():
                 return self._trajectories.generation_interrupted(event, now)
             case BatchSubmitted():

@@ -55,9 +55,15 @@ class Move:
     urgency: float
     number: int = 0
     """In the order of acceptance."""
-    under_way: bool = False
+    started_at: float | None = None
+    """When it was ordered; ``None`` while it waits."""
     withdrawn: bool = False
     """Cancelled; where it was under way its answer is still awaited."""
+
+    @property
+    def under_way(self) -> bool:
+        """Ordered and not answered yet."""
+        return self.started_at is not None
 
     @property
     def endpoints(self) -> tuple[WorkerId, WorkerId]:
@@ -112,13 +118,13 @@ class TransferLine:
         self._expected[move.target] += move.context_tokens
         insort(self._line, (_place(move), move), key=_key)
 
-    def start(self) -> Sequence[Move]:
+    def start(self, now: float) -> Sequence[Move]:
         """Everything that can start now, most urgent first; it is under way from here on."""
         chosen: list[Move] = []
         for _, move in self._line:
             if self._busy.isdisjoint(move.endpoints):
                 self._busy.update(move.endpoints)
-                move.under_way = True
+                move.started_at = now
                 chosen.append(move)
         for move in chosen:
             self._leave_line(move)

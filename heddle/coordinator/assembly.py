@@ -69,6 +69,8 @@ class EngineKit:
     """Where workers can read again the weights that they start with, if they can exchange them at all."""
     pool: str | None = None
     """The degrees of the workers, where the engine comes with them; else the configuration says."""
+    transfer_tokens_per_s: float | None = None
+    """How fast a prefix is likely to travel between two workers, where it does."""
     memory: MemoryDirectory | None = None
     """What workers share in memory, for as long as this object is held."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 import structlog
@@ -24,12 +25,31 @@ MOST_CHECKED = 5_000
 """With more open trajectories a check would hold up the loop for tens of milliseconds; replay checks them."""
 
 
+class MoveMeter:
+    """Tells what the control plane decided of moves since it was last asked."""
+
+    def __init__(self, plane: ControlPlane, metrics: Metrics) -> None:
+        self._plane = plane
+        self._metrics = metrics
+        self._moves: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
+
+    def read(self) -> None:
+        """Add what is new to the metrics."""
+        state = self._plane.state
+        moves, refused = Counter[str](state.moves), Counter[str](state.moves_refused)
+        self._metrics.moves_decided(
+            moves - self._moves, refused - self._refused, self._plane.transfer_rate.tokens_per_s()
+        )
+        self._moves, self._refused = moves, refused
+
+
 async def keep_house(
     plane: ControlPlane, store: Store, watchdog: Watchdog, metrics: Metrics, now: Callable[[], float]
 ) -> None:
     """Runs until cancelled. Raises ``InvariantViolation``: a wrong state must not go on deciding."""
     tick = 0
-    counted = StoreStats()
+    counted, moves = StoreStats(), MoveMeter(plane, metrics)
     while True:
         due = now() + TICK_S
         await asyncio.sleep(TICK_S)
@@ -46,6 +66,7 @@ async def keep_house(
             waiting=stats.waiting,
         )
         counted = stats
+        moves.read()
         metrics.predictions_judged(plane.predictor.trust())
         tick += 1
         if tick % TICKS_PER_CHECK == 0 and len(plane.state.trajectories) <= MOST_CHECKED:

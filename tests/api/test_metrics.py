@@ -39,6 +39,18 @@ def test_transfers_are_counted_by_what_became_of_them() -> None:
     assert found[("heddle_transfer_seconds_count", ())] == 2
 
 
+def test_moves_are_counted_by_outcome_and_refusals_by_reason() -> None:
+    """And the rate of transfers is shown, 0 where nothing travels."""
+    metrics = Metrics()
+    metrics.moves_decided({"moved": 2, "failed": 1}, {"no_memory": 3}, 2500.0)
+    metrics.moves_decided({"moved": 1}, {}, None)
+    found = samples_of(metrics)
+    assert found[("heddle_moves_total", (("outcome", "moved"),))] == 3
+    assert found[("heddle_moves_total", (("outcome", "failed"),))] == 1
+    assert found[("heddle_moves_refused_total", (("reason", "no_memory"),))] == 3
+    assert found[("heddle_transfer_tokens_per_second", ())] == 0
+
+
 def test_a_step_is_counted_with_its_tokens() -> None:
     """Tokens are told apart by kind, durations are histograms."""
     metrics = Metrics()

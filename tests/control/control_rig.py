@@ -27,6 +27,7 @@ from heddle.control.ports import LengthPredictor, MigrationPlanner, Placer, Sche
 from heddle.control.state import TrajectoryState
 from heddle.migration import make_migration_planner
 from heddle.placement import make_placer
+from heddle.planning.transfer_rate import TransferRate
 from heddle.predict import make_predictor
 from heddle.scheduling import make_scheduler
 from heddle.types import BatchId, GroupId, InterruptReason, StopReason, TrajectoryId, WorkerId
@@ -90,6 +91,7 @@ class Rig:
         migration: MigrationPlanner | None = None,
         predictor: LengthPredictor | None = None,
         rules: DispatchRules = DEFAULT_RULES,
+        transfer_rate: TransferRate | None = None,
     ) -> None:
         self.plane = ControlPlane(
             scheduler=scheduler or make_scheduler("fcfs"),
@@ -98,6 +100,7 @@ class Rig:
             migration=migration or make_migration_planner("none"),
             predictor=predictor or make_predictor("mean_by_step"),
             rules=rules,
+            transfer_rate=transfer_rate,
         )
         self.now = 0.0
         self.transfers: dict[TrajectoryId, Transfer] = {}

@@ -20,6 +20,7 @@ from heddle.control.events import (
 from heddle.control.ports import MigrationProposal, MoveMeans
 from heddle.control.state import IgnoreReason
 from heddle.control.transfers import Move, MoveOutcome, MoveRefusal, TransferLine
+from heddle.planning.transfer_rate import TransferRate
 from heddle.types import (
     BatchId,
     StopReason,
@@ -119,6 +120,26 @@ def test_after_a_failed_transfer_the_trajectory_goes_on_where_it_is() -> None:
 
     assert generated(rig.tools_finished("a0")) == [("a0", "w0")]
     assert rig.plane.gauges().moves_total == {MoveOutcome.FAILED: 1}
+
+
+def test_transfers_tell_how_fast_contexts_travel() -> None:
+    """From the order to the answer, on the plane's own clock; a wait in the line does not count."""
+    rate = TransferRate(1e6)
+    rig = Rig(migration=Planned(a0=("w1", 5.0), a1=("w0", 1.0)), transfer_rate=rate)
+    rig.pool(2)
+    rig.submit("a", 2)
+    rig.step("a0")
+    rig.step("a1")
+    rig.tools_started("a0")
+    rig.tools_started("a1")
+    rig.now += 9.0
+    rig.transferred("a0")
+    assert rate.tokens_per_s() == pytest.approx((0.9 * 4096 + 110) / (0.9 * 4096 / 1e6 + 11.0))
+    before = rate.tokens_per_s()
+    rig.now += 3.0
+    rig.transfer_failed("a1")
+    assert rate.tokens_per_s() != before
+    assert rate is rig.plane.transfer_rate
 
 
 def test_of_those_that_wait_for_a_worker_the_most_urgent_goes_first() -> None:
@@ -270,7 +291,7 @@ def test_the_line_never_shares_a_worker_and_never_lets_one_idle(
                 if taken.isdisjoint(move.endpoints):
                     taken.update(move.endpoints)
                     expected.append(move)
-            assert list(line.start()) == expected
+            assert list(line.start(0.0)) == expected
         elif operation == "withdraw":
             known = moves.get(name)
             stays = known is not None and not known.withdrawn

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from job_harness import Job, collect
 
-from heddle.app import open_coordinator
+from heddle.app import open_coordinator, plane_settings
 from heddle.control.commands import Transfer
 from heddle.control.events import TransferFailed, TransferFinished
 from heddle.control.replay import replay
+from heddle.coordinator import housekeeping
 from heddle.engines.fake import FakeLauncher
 from heddle.eventlog import EventLog, read_event_log
+from heddle.metrics import Metrics
 from heddle.records import MoveRecord, Trajectory
 from heddle.types import TrajectoryStatus
 from moving_planner import offer_nomad
@@ -72,6 +76,28 @@ async def test_a_trajectory_moves_at_every_tool_call_and_stays_itself(tmp_path: 
     assert moved.timing.parts == pytest.approx(moved.timing.wall, rel=0.01)
     log = event_log(tmp_path / "moved")
     assert replay(log.settings, log.entries).equal
+
+
+async def test_moves_and_the_speed_of_transfers_are_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the engine is known for is where the estimate begins; what was configured outranks it."""
+    monkeypatch.setattr(housekeeping, "TICK_S", 0.01)
+    job, metrics = make_job(), Metrics()
+    kit = replace(job.kit(), transfer_tokens_per_s=7e5)
+    config = job.config(tmp_path)
+    async with open_coordinator(config, metrics, kit=kit) as coordinator:
+        status, _ = await coordinator.submit(job.batch())
+        await collect(coordinator, status.batch_id)
+        await asyncio.sleep(0.1)
+    shown = metrics.render().decode()
+    assert 'heddle_moves_total{outcome="moved"} 3.0' in shown
+    [rate] = re.findall(r"^heddle_transfer_tokens_per_second (.+)$", shown, re.MULTILINE)
+    assert 0.0 < float(rate) < 7e5, "three transfers of 10 ms were slower than that"
+    assert event_log(tmp_path).settings.transfer_tokens_per_s == 7e5
+    configured = config.decisions.model_copy(update={"transfer_tokens_per_s": 3.0})
+    settings = plane_settings(config.model_copy(update={"decisions": configured}), None, 7e5)
+    assert settings.transfer_tokens_per_s == 3.0
 
 
 async def test_tools_that_return_first_find_the_trajectory_at_home(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ PROFILE = Profile(
     ),
 )
 FULL = Trust(tail_recall=1.0, rank_correlation=1.0, coverage=0.9, samples=1000)
-BY_TRANSFER = MigrationOptions(PROFILE, transfer_tokens_per_s=1e5, trust=lambda: FULL)
+BY_TRANSFER = MigrationOptions(PROFILE, transfer_tokens_per_s=lambda: 1e5, trust=lambda: FULL)
 BY_RECOMPUTING = MigrationOptions(PROFILE, trust=lambda: FULL)
 
 
@@ -173,7 +173,7 @@ def test_gated_moves_a_long_one_to_the_faster_worker() -> None:
 def test_gated_without_trust_evens_out_numbers() -> None:
     """Lengths do not matter then: many short ones weigh more than one long one."""
     workers = make_pool([10.0] * 6, [900.0])
-    distrusting = MigrationOptions(PROFILE, transfer_tokens_per_s=1e5)
+    distrusting = MigrationOptions(PROFILE, transfer_tokens_per_s=lambda: 1e5)
 
     assert [m.target for m in proposed("gated", workers, "w0-0", distrusting)] == ["w1"]
     assert proposed("gated", workers, "w0-0", BY_TRANSFER) == []
