@@ -1,4 +1,7 @@
-"""Steps that are told apart: each of the first few, then ever wider ranges."""
+"""Steps that are told apart: each of the first few, then ever wider ranges.
+
+Buckets share what is learned. Cells are finer: of each cell one point of a trajectory is remembered.
+"""
 
 from __future__ import annotations
 
@@ -19,3 +22,9 @@ _INNER = np.array(STARTS[1:], dtype=np.float64)
 def bucket_of(steps_done: Floats) -> Ints:
     """The bucket of each number of finished steps."""
     return np.searchsorted(_INNER, steps_done, side="right")
+
+
+def cell_of(steps_done: int) -> int:
+    """The cell of a number of finished steps: its own below 16, then eight to each doubling."""
+    shift = max(0, steps_done.bit_length() - 4)
+    return 8 * shift + (steps_done >> shift)

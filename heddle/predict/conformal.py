@@ -32,9 +32,6 @@ WINDOW = 384
 FEWEST = 19
 """Trajectories from which an interval that holds nine of ten can be told."""
 
-MOST_POINTS = 16
-"""Errors kept of one trajectory."""
-
 STEP = 0.02
 """By how much a trajectory that is missed moves the level asked for."""
 
@@ -118,9 +115,6 @@ class Calibrator:
         True where its misses are too many to be chance.
         """
         missed = float(np.mean((errors < known.least[buckets]) | (errors > known.most[buckets])))
-        if len(errors) > MOST_POINTS:
-            chosen = np.linspace(0, len(errors) - 1, MOST_POINTS).astype(np.intp)
-            buckets, errors = buckets[chosen], errors[chosen]
         self._keep(Errors(tuple(buckets.tolist()), tuple(errors.tolist())))
         self._calibration = None
         self._miss = min(NARROWEST, max(WIDEST, self._miss + STEP * (MISS - missed)))

@@ -1,19 +1,24 @@
-"""What was estimated for each open trajectory, kept until it ends and it is known what was right."""
+"""What was estimated for each open trajectory, kept until it ends and it is known what was right.
+
+Of a long trajectory not every point is kept, but which ones must not depend on how long it becomes: or what
+is learned of a step would be learned of the short ones alone.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from heddle.predict.buckets import Floats, Ints
+from heddle.predict.buckets import Floats, Ints, cell_of
 from heddle.predict.point import Point
 from heddle.types import Prediction, TrajectoryId
 
-MOST_POINTS = 32
-"""Kept of one trajectory; every other one goes where there are more."""
+RECENT = 8
+"""Latest points of a trajectory that are kept for estimates that come late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +74,32 @@ class Estimated(NamedTuple):
     high: float
 
 
-class OpenPaths:
-    """The remembered points of every open trajectory, oldest first."""
+class _Path:
+    """What was estimated for one open trajectory."""
+
+    __slots__ = ("kept", "recent")
 
     def __init__(self) -> None:
-        self._paths: dict[TrajectoryId, list[Estimated]] = {}
+        self.kept: list[Estimated] = []
+        """The first of each cell, oldest first."""
+        self.recent: deque[Estimated] = deque(maxlen=RECENT)
+
+    def add(self, estimated: Estimated) -> None:
+        steps_done, kept, recent = estimated.point.steps_done, self.kept, self.recent
+        if recent and recent[-1].point.steps_done == steps_done:
+            recent.pop()
+        recent.append(estimated)
+        if not kept or cell_of(steps_done) != cell_of(kept[-1].point.steps_done):
+            kept.append(estimated)
+        elif kept[-1].point.steps_done == steps_done:
+            kept[-1] = estimated
+
+
+class OpenPaths:
+    """The remembered points of every open trajectory."""
+
+    def __init__(self) -> None:
+        self._paths: dict[TrajectoryId, _Path] = {}
 
     def add(self, points: Sequence[Point], estimates: Estimates) -> None:
         """A newer estimate after the same step takes the place of the older."""
@@ -91,24 +117,21 @@ class OpenPaths:
         for estimated in values:
             path = paths.get(estimated.point.trajectory_id)
             if path is None:
-                paths[estimated.point.trajectory_id] = [estimated]
-            elif path[-1].point.steps_done == estimated.point.steps_done:
-                path[-1] = estimated
-            else:
-                if len(path) >= MOST_POINTS:
-                    del path[1:-1:2]
-                path.append(estimated)
+                path = paths[estimated.point.trajectory_id] = _Path()
+            path.add(estimated)
 
     def at(self, trajectory_id: TrajectoryId, steps_done: int) -> Point | None:
-        """How the trajectory stood after so many steps, if that is remembered."""
-        path = self._paths.get(trajectory_id, ())
-        return next((e.point for e in reversed(path) if e.point.steps_done == steps_done), None)
+        """How the trajectory stood after so many steps, if that is among the latest."""
+        path = self._paths.get(trajectory_id)
+        recent = () if path is None else path.recent
+        return next((e.point for e in reversed(recent) if e.point.steps_done == steps_done), None)
 
     def latest(self, trajectory_id: TrajectoryId) -> Point | None:
         """How it stood when it was estimated last."""
         path = self._paths.get(trajectory_id)
-        return path[-1].point if path else None
+        return None if path is None else path.recent[-1].point
 
     def pop(self, trajectory_id: TrajectoryId) -> Sequence[Estimated]:
-        """The points of a trajectory that has ended."""
-        return self._paths.pop(trajectory_id, ())
+        """The points of a trajectory that has ended, oldest first: the first of each cell."""
+        path = self._paths.pop(trajectory_id, None)
+        return () if path is None else path.kept
