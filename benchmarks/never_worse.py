@@ -2,13 +2,16 @@
 
     python benchmarks/never_worse.py [--traces DIR] [--gpus 8] [--models Qwen3-14B] [--per-gpu 32,128]
                                      [--max-context 120000] [--seeds 3] [--ablations]
-                                     [--jobs 2] [--json FILE]
+                                     [--jobs 2] [--json FILE] [--rehearsals FILE]
 
 The yardstick is ``sticky``: fewest residents, then pinned, first come, first served, without a memory guard,
 on every homogeneous pool; per cell the one is chosen that is fastest in hindsight (mean over seeds), and the
-pool of degree 1 is shown beside it. Heddle is its preset with its own workers, moves by transfer at the speed
-of the simulated links, and predictions that are exact (``oracle``), learned on the way (``progressive``), or
-nothing but noise (``noise``: off by a factor of e^3 and more for a third of all trajectories).
+pool of degree 1 is shown beside it. Heddle is its preset on workers that it rehearsed, moves by transfer at
+the speed of the simulated links, and predictions that are exact (``oracle``), learned on the way
+(``progressive``), or nothing but noise (``noise``: off by a factor of e^3 and more for a third of all
+trajectories). One rehearsal, with ``progressive``, chooses the workers for all seeds of a cell and all
+predictions, and whether the preset or ``sticky`` runs on them: on other draws from the trace than those that
+are measured. ``planned by drain`` has workers that the preset plans from each seed's lengths, known exactly.
 
 Workloads are drawn from recorded traces: the shipped ones as ``paper_tables.py`` has them, or every trace of
 a folder, without trajectories above ``--max-context``, their tool times cut to a minute (some include people)
@@ -20,7 +23,7 @@ over a bound that nothing on this budget goes below.
 ``--ablations`` adds Heddle with one part replaced, with exact predictions unless it says otherwise.
 
 ``--json`` gets a line for each seed of each cell as soon as it has been played, and what a file holds already
-is not played again: an interrupted run goes on where it was.
+is not played again: an interrupted run goes on where it was. ``--rehearsals`` does the same for the choices.
 """
 
 from __future__ import annotations
@@ -32,18 +35,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, geometric_mean
+from typing import TypeVar
 
 from paper_tables import DEGREES, GPU, OTHER_TOOLS, Trace, load_traces
 from pydantic import TypeAdapter
 
 from heddle.control.build import PlaneSettings
 from heddle.planning.shipped import shipped_profiles
-from heddle.presets import find_preset
+from heddle.presets import Choices, find_preset
+from heddle.rehearsal.race import Rehearsal, rehearse
 from heddle.simulate.compare import Configuration, Experiment, RunSummary, run_seed
 from heddle.simulate.hardware import hardware_from_profile
 from heddle.simulate.readers import read_workload
@@ -56,6 +61,8 @@ from heddle.simulate.sampling import (
 )
 from heddle.simulate.tool_times import parse_tool_times
 
+Row = TypeVar("Row")
+
 SLOTS_PER_GPU = 64
 SAMPLES = 8
 NOISE = 3.0
@@ -65,6 +72,8 @@ PREDICTIONS: Mapping[str, tuple[str, float]] = {
     "progressive": ("progressive", 0.0),
     "noise": ("noisy_oracle", NOISE),
 }
+REHEARSAL_SEED = 1_000_000
+"""Of the first draw; measured are those from 0 on."""
 MOST_TOOL_S = 60.0
 WANTED = 0.98
 """What no cell and no seed should fall below."""
@@ -118,9 +127,15 @@ def traces(folder: Path | None, most_context: int) -> list[Trace]:
     return found
 
 
-def configurations(base: PlaneSettings, gpus: int, ablations: bool) -> list[Configuration]:
-    """The yardstick on every pool, Heddle with every prediction, and Heddle with parts replaced."""
-    sticky, heddle = find_preset("sticky"), find_preset("heddle").over(base)
+def configurations(
+    base: PlaneSettings, gpus: int, ablations: bool, rehearsed: Choices | None
+) -> list[Configuration]:
+    """The yardstick on every pool, Heddle with every prediction, and Heddle with parts replaced.
+
+    Without ``rehearsed`` Heddle plans its workers.
+    """
+    sticky, planned = find_preset("sticky"), find_preset("heddle").over(base)
+    heddle = planned if rehearsed is None else replace(planned, **rehearsed)
     made = [
         Configuration(f"sticky@{degree}", replace(sticky.over(base), pool=f"{degree}*"))
         for degree in DEGREES
@@ -128,6 +143,8 @@ def configurations(base: PlaneSettings, gpus: int, ablations: bool) -> list[Conf
     ]
     for name, (predictor, error) in PREDICTIONS.items():
         made.append(Configuration(name, replace(heddle, predictor=predictor, predictor_error=error)))
+    if rehearsed is not None:
+        made.append(Configuration("planned by drain", replace(planned, predictor="progressive")))
     if ablations:
         noisy = replace(heddle, predictor="noisy_oracle", predictor_error=NOISE)
         made += [
@@ -145,7 +162,14 @@ def configurations(base: PlaneSettings, gpus: int, ablations: bool) -> list[Conf
     return made
 
 
-def experiment_of(trace: Trace, model: str, gpus: int, per_gpu: int, ablations: bool) -> Experiment:
+def experiment_of(
+    trace: Trace,
+    model: str,
+    gpus: int,
+    per_gpu: int,
+    ablations: bool = False,
+    rehearsed: Choices | None = None,
+) -> Experiment:
     """Everything that is run in one cell."""
     table = shipped_profiles()
     hardware = hardware_from_profile(table, gpus, gpu=GPU, model=model, slots_per_gpu=SLOTS_PER_GPU)
@@ -159,7 +183,7 @@ def experiment_of(trace: Trace, model: str, gpus: int, per_gpu: int, ablations: 
     return Experiment(
         workload=trace.workload,
         hardware=hardware,
-        configurations=tuple(configurations(base, gpus, ablations)),
+        configurations=tuple(configurations(base, gpus, ablations, rehearsed)),
         draw=Draw(max(1, per_gpu * gpus // SAMPLES), SAMPLES, SampleSource.TRACE),
         tool_times=trace.tools,
     )
@@ -183,16 +207,39 @@ class Task:
         """What its cell is called."""
         return f"{self.trace}, {self.model}, {self.gpus} GPUs, {self.per_gpu} a GPU"
 
-    def experiment(self) -> Experiment:
+    def experiment(self, rehearsed: Choices | None = None) -> Experiment:
         """Everything that is run."""
         trace = _traces_of_process(self.folder, self.max_context)[self.trace]
-        return experiment_of(trace, self.model, self.gpus, self.per_gpu, self.ablations)
+        return experiment_of(trace, self.model, self.gpus, self.per_gpu, self.ablations, rehearsed)
 
-    def play(self) -> Played:
+    def rehearse(self) -> Rehearsed:
+        """What to run its cell on, whatever its seed."""
+        began = time.process_time()
+        experiment = self.experiment()
+        (settings,) = (c.settings for c in experiment.configurations if c.name == "progressive")
+        outcome = rehearse(Rehearsal(experiment, settings, seed=REHEARSAL_SEED))
+        cpu_s = time.process_time() - began
+        chosen = outcome.chosen.candidate
+        return Rehearsed(self.cell, chosen.name, chosen.choices, outcome.gain, outcome.simulations, cpu_s)
+
+    def play(self, rehearsed: Choices) -> Played:
         """All configurations, one after the other."""
         began = time.process_time()
-        runs = run_seed(self.experiment(), self.seed)
+        runs = run_seed(self.experiment(rehearsed), self.seed)
         return Played(self.cell, self.seed, time.process_time() - began, runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """What a cell was found to be run best on: a line of the file."""
+
+    cell: str
+    name: str
+    choices: Choices
+    gain: float
+    """Over the best candidate that looks at no length, in the rehearsal."""
+    simulations: int
+    cpu_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +253,7 @@ class Played:
 
 
 _LINE: TypeAdapter[Played] = TypeAdapter(Played)
+_REHEARSED: TypeAdapter[Rehearsed] = TypeAdapter(Rehearsed)
 
 
 @cache
@@ -229,7 +277,7 @@ def already_played(file: Path | None, tasks: Sequence[Task]) -> dict[tuple[str, 
     """What a file of an earlier run holds of these tasks, with all of their configurations."""
     if file is None or not file.exists():
         return {}
-    wanted = {name.name for name in tasks[0].experiment().configurations}
+    wanted = {name.name for name in tasks[0].experiment(Choices()).configurations}
     found = {}
     for line in file.read_bytes().splitlines():
         played = _LINE.validate_json(line)
@@ -238,8 +286,25 @@ def already_played(file: Path | None, tasks: Sequence[Task]) -> dict[tuple[str, 
     return found
 
 
+def rehearse_all(tasks: Sequence[Task], jobs: int, file: Path | None) -> Mapping[str, Choices]:
+    """What to run each cell on."""
+    lines = file.read_bytes().splitlines() if file is not None and file.exists() else []
+    found = {row.cell: row for row in map(_REHEARSED.validate_json, lines)}
+    missing = {task.cell: task for task in tasks if task.cell not in found}
+    for row in _finished([task.rehearse for task in missing.values()], jobs):
+        _append(file, _REHEARSED.dump_json(row))
+        found[row.cell] = row
+        cost = f"{row.simulations} simulations, {row.cpu_s:.0f} s of CPU time"
+        print(f"{row.cell}: {row.name}, {row.gain:.3f} ({cost})", flush=True)
+    return {cell: row.choices for cell, row in found.items()}
+
+
 def play_all(
-    tasks: Sequence[Task], jobs: int, file: Path | None, tell: Callable[[Cell, float], None]
+    tasks: Sequence[Task],
+    rehearsed: Mapping[str, Choices],
+    jobs: int,
+    file: Path | None,
+    tell: Callable[[Cell, float], None],
 ) -> list[Cell]:
     """Play what was not played yet. ``tell`` hears of each cell, and its CPU seconds, once it is complete."""
     played = already_played(file, tasks)
@@ -257,21 +322,25 @@ def play_all(
 
     complete()
     missing = [task for task in tasks if (task.cell, task.seed) not in played]
-    for row in _finished(missing, jobs):
-        if file is not None:
-            with file.open("ab") as lines:
-                lines.write(_LINE.dump_json(row) + b"\n")
+    for row in _finished([partial(task.play, rehearsed[task.cell]) for task in missing], jobs):
+        _append(file, _LINE.dump_json(row))
         played[row.cell, row.seed] = row
         complete()
     return [cells[name] for name in seeds]
 
 
-def _finished(tasks: Sequence[Task], jobs: int) -> Iterator[Played]:
-    """As they come."""
+def _finished(calls: Sequence[Callable[[], Row]], jobs: int) -> Iterator[Row]:
+    """What they return, as it comes."""
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        pending: list[Future[Played]] = [pool.submit(task.play) for task in tasks]
+        pending: list[Future[Row]] = [pool.submit(call) for call in calls]
         for future in as_completed(pending):
             yield future.result()
+
+
+def _append(file: Path | None, line: bytes) -> None:
+    if file is not None:
+        with file.open("ab") as lines:
+            lines.write(line + b"\n")
 
 
 def _cell(name: str, rows: Sequence[Played]) -> Cell:
@@ -328,8 +397,11 @@ def main() -> None:
     parser.add_argument("--ablations", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--rehearsals", type=Path)
     options = parser.parse_args()
-    print_summary(play_all(tasks_of(options), options.jobs, options.json, print_cell))
+    tasks = tasks_of(options)
+    rehearsed = rehearse_all(tasks, options.jobs, options.rehearsals)
+    print_summary(play_all(tasks, rehearsed, options.jobs, options.json, print_cell))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ class AllocatorOptions:
     slots: SlotRule
     profile: Profile | None = None
     seed: int = 0
+    equally_good: float = EQUALLY_GOOD
+    """How much longer than its plan the homogeneous pool that ``drain`` takes in its place may need."""
 
 
 class PlannedAllocator:
@@ -51,6 +53,7 @@ class PlannedAllocator:
         self._profile = _with_slots(options.profile, options.slots)
         self._otherwise = Fixed(options.pool, options.slots)
         self._seed = options.seed
+        self._equally_good = options.equally_good
 
     def allocate(self, budget: int, expected_tokens: Sequence[int] = ()) -> tuple[WorkerSpec, ...]:
         """See ``Allocator``. Raises ``ConfigError`` where no degree of the profile fits."""
@@ -83,7 +86,7 @@ class PlannedAllocator:
             ),
             lambda: float(next(looks)),
         )
-        good = [c.tp_degree for c in plan.compared if c.makespan_s <= EQUALLY_GOOD * plan.makespan_s]
+        good = [c.tp_degree for c in plan.compared if c.makespan_s <= self._equally_good * plan.makespan_s]
         if good:
             return (max(good),) * (budget // max(good))
         return tuple(worker.tp_degree for worker in plan.workers)

@@ -54,6 +54,11 @@ class Rollouts:
         """Trajectories that have not ended."""
         return len(self._journeys) - len(self.outcomes)
 
+    def makespan_s(self) -> float:
+        """From the first arrival to the last end, of those that have ended; 0.0 where none has."""
+        began = min((outcome.arrived_at for outcome in self.outcomes.values()), default=0.0)
+        return max((outcome.finished_at for outcome in self.outcomes.values()), default=0.0) - began
+
     def arrive(self, journeys: Iterable[Journey]) -> None:
         """They want their first slot from now on."""
         for journey in journeys:

@@ -43,19 +43,36 @@ def simulate(
         options.log(encode_header(settings))
     world.run([trajectory.total_tokens for trajectory in workload.trajectories])
     outcomes = tuple(world.rollouts.outcomes[t.trajectory_id] for t in workload.trajectories)
-    began = min((outcome.arrived_at for outcome in outcomes), default=0.0)
-    ended = max((outcome.finished_at for outcome in outcomes), default=0.0)
     return SimulationResult(
         configuration=configuration,
         workload=workload.name,
         seed=seed,
-        makespan_s=ended - began,
+        makespan_s=world.rollouts.makespan_s(),
         outcomes=outcomes,
         workers=world.workers.uses(),
         spans=tuple(world.rollouts.spans),
         events=world.events,
         notes=(*workload.notes, *_notes(world)),
     )
+
+
+def makespan_within(
+    workload: Workload,
+    settings: PlaneSettings,
+    hardware: Hardware,
+    *,
+    seed: int,
+    most_s: float,
+    options: SimulationOptions = DEFAULT_OPTIONS,
+) -> float | None:
+    """The makespan that :func:`simulate` would find; ``None`` where the end is not there ``most_s`` after 0.
+
+    It is given up then, so that a hopeless configuration costs no more than the time it is allowed.
+    Raises as :func:`simulate`.
+    """
+    world = make_world(build_plane(replace(settings, seed=seed)), workload, hardware, options)
+    lengths = [trajectory.total_tokens for trajectory in workload.trajectories]
+    return world.rollouts.makespan_s() if world.run(lengths, most_s) else None
 
 
 def make_world(

@@ -6,6 +6,7 @@ arguments do the same in the same order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import assert_never
@@ -64,8 +65,8 @@ class World:
         self.workers = Workers(self._agenda, hardware, self.post)
         self.rollouts = Rollouts(self._agenda, options, self.workers, journeys, self.post)
 
-    def run(self, expected_tokens: Sequence[int]) -> None:
-        """Play everything to its end.
+    def run(self, expected_tokens: Sequence[int], until_s: float = math.inf) -> bool:
+        """Play everything to its end; False where it was not over at ``until_s`` and was given up.
 
         ``expected_tokens`` are the lengths that the pool is planned for. Raises ``ConfigError`` where the
         pool cannot be made, or where trajectories would wait for ever.
@@ -78,7 +79,10 @@ class World:
         while self.rollouts.open:
             if not self._agenda.advance():
                 raise ConfigError(f"{self.rollouts.open} trajectories wait for ever: nobody will serve them")
+            if self._agenda.now > until_s:
+                return False
         self._plane.state.check_invariants()
+        return True
 
     @property
     def events(self) -> int:
