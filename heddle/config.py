@@ -143,6 +143,8 @@ class ToolsConfig(_Section):
     output_bytes: int = Field(default=16 * 1024, ge=256)
     file_bytes: int = Field(default=8 * 1024 * 1024, ge=0)
     max_processes: int = Field(default=32, ge=1)
+    max_retries: int = Field(default=2, ge=0, le=100)
+    """Of a call whose backend failed, where calls of it may be repeated; then its trajectory ends."""
     isolation: Literal["auto", "bubblewrap", "namespaces", "rlimits"] = "auto"
     """``auto`` takes the strongest present; naming one that is absent is an error."""
 

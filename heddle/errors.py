@@ -80,6 +80,10 @@ class ToolBackendError(HeddleError):
     """The tool infrastructure failed, as opposed to the code that it ran."""
 
 
+class ToolRefused(ToolBackendError):
+    """The call was not delivered at all, and would not be if it were tried again."""
+
+
 class EnvironmentFault(HeddleError):
     """An environment raised where it must not."""
 

@@ -109,6 +109,9 @@ class Metrics:
         self._circuits = _Family(
             counter("circuit_breaks_total", "Workers replaced because generations failed in a row.", "worker")
         )
+        self._late = _Family(
+            counter("late_results_total", "Ignored: of an attempt that was given up.", "kind")
+        )
         self._store_refused = _Family(counter("store_refused_total", "Writes that were refused.", "reason"))
         self._full_disks = counter("store_full_disks_total", "Times that the store found its disk full.")
         self._store_waiting = gauge("store_waiting", "Writes that wait for their commit.")
@@ -221,6 +224,10 @@ class Metrics:
     def generation_failed(self, reason: str) -> None:
         """A generation failed, and its step goes on elsewhere or later."""
         self._failures.of(reason).inc()
+
+    def came_late(self, kind: str) -> None:
+        """Something came of an older attempt at what was begun anew: ``tokens``, or a ``tool``'s result."""
+        self._late.of(kind).inc()
 
     def circuit_opened(self, worker_id: str) -> None:
         """A worker is replaced because it does nothing but fail."""

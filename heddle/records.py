@@ -56,6 +56,8 @@ class ToolCallRecord:
     queue_s: float
     cold_start_s: float
     run_s: float
+    retries: int = 0
+    """Deliveries before the one that gave the result; the infrastructure failed in each of them."""
 
 
 @dataclass(frozen=True, slots=True)

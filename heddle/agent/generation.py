@@ -13,21 +13,20 @@ where the engine itself gave the slot away, except that it gets a moment before 
 from __future__ import annotations
 
 import asyncio
-import uuid
 import zlib
-from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 
-from heddle.agent.answers import garbage_in_answer, garbage_in_chunk
+from heddle.agent.answers import garbage_in_answer
 from heddle.agent.boundary import TrajectoryEnded
 from heddle.agent.clock import TrajectoryClock
 from heddle.agent.link import Ending, Grant
 from heddle.agent.order import LoopServices, TrajectoryOrder
-from heddle.agent.ports import Engine, Generation, GenerationRequest, TokenChunk
+from heddle.agent.ports import Generation, GenerationRequest, TokenChunk
+from heddle.agent.segment import SampledTokens, Segment, abort, interrupt_reason, request_id
 from heddle.agent.sessions import KeptSessions
 from heddle.agent.tokens import TokenBuffer
 from heddle.control.events import GenerationInterrupted, StepGenerated
-from heddle.errors import EngineError, EngineInterrupted, EngineRejected, EngineTimeout, EngineUnavailable
+from heddle.errors import EngineError, EngineInterrupted, EngineRejected, EngineUnavailable
 from heddle.records import PredictionRecord, StepRecord
 from heddle.store.gates import sampled_as_asked
 from heddle.types import FinishReason, InterruptReason, SamplingParams, StopReason
@@ -37,23 +36,6 @@ RETRY_BACKOFF_S = 0.1
 before the same worker is tried again."""
 
 MAX_BACKOFF_S = 5.0
-
-ABORT_DEADLINE_S = 30.0
-"""An engine that has not let go by then is left to its own deadlines; the slot stays taken meanwhile."""
-
-
-@dataclass(slots=True)
-class _Segment:
-    """What is known of a running segment while it streams."""
-
-    started: float
-    request_id: str | None = None
-    """While the engine has it."""
-    first_token_at: float | None = None
-    base: int = 0
-    """Tokens that the step had when the segment began."""
-    garbage: str | None = None
-    """What came that cannot be tokens of a model; nothing of the segment is kept then."""
 
 
 class StepGeneration:
@@ -88,16 +70,14 @@ class StepGeneration:
         self._prefill_s = 0.0
         self._decode_s = 0.0
         self._grant: Grant | None = None
-        self._segment = _Segment(0.0)
+        self._segment = Segment(0.0)
         self._preemptions = 0
         self._echo: SamplingParams | None = None
         self._stopping = False
         """It was told to give its slot back, and has not done so yet."""
         self._abort: asyncio.Task[None] | None = None
         self._waits_preempted = False
-        self.token_ids: list[int] = []
-        self.logprobs: list[float] = []
-        self.weight_versions: list[int] = []
+        self.sampled = SampledTokens()
         self.prediction: PredictionRecord | None = None
 
     @property
@@ -109,8 +89,8 @@ class StepGeneration:
         """Give the slot back as soon as the engine lets go. The step goes on with the next grant."""
         self._stopping = True
         if self._segment.request_id is not None and self._abort is None and self._grant is not None:
-            abort = _abort(self._grant.engine, self._segment.request_id)
-            self._abort = asyncio.create_task(abort, name=f"preempt {self._order.trajectory_id}")
+            aborting = abort(self._grant.engine, self._segment.request_id)
+            self._abort = asyncio.create_task(aborting, name=f"preempt {self._order.trajectory_id}")
 
     async def run(self) -> None:
         """Generate until the step is complete. Raises ``TrajectoryEnded`` where it cannot be."""
@@ -143,7 +123,7 @@ class StepGeneration:
                 self._clock.parts.queue += waited
         self._waits_preempted = False
         self._grant = grant
-        self._segment = _Segment(self._clock.now(), base=len(self.token_ids))
+        self._segment = Segment(self._clock.now(), base=len(self.sampled))
         self._note_prediction(grant)
         return grant
 
@@ -164,10 +144,11 @@ class StepGeneration:
         """Returns the engine's failure, if it failed in a way that another segment can mend."""
         self._segments += 1
         request = self._request(grant)
-        self._segment = _Segment(self._clock.now(), request.request_id, base=len(self.token_ids))
+        segment = Segment(self._clock.now(), request.request_id, base=len(self.sampled))
+        self._segment = segment
         self._sessions.note(grant.engine)
         try:
-            generation = await grant.engine.generate(request, self._on_tokens)
+            generation = await grant.engine.generate(request, partial(self._on_tokens, segment))
         except EngineRejected as exc:
             self._clock.parts.engine_stall += self._clock.now() - self._segment.started
             raise TrajectoryEnded(Ending(StopReason.ENGINE_FAILED, str(exc))) from exc
@@ -192,9 +173,9 @@ class StepGeneration:
     def _request(self, grant: Grant) -> GenerationRequest:
         order, engine = self._order, self._services.engine
         return GenerationRequest(
-            request_id=uuid.uuid4().hex,
-            prompt_ids=self._buffer.context(order.prompt.forced_ids, self.token_ids),
-            max_new_tokens=self._max_new_tokens - len(self.token_ids),
+            request_id=request_id(order, self._step_index, self._segments),
+            prompt_ids=self._buffer.context(order.prompt.forced_ids, self.sampled.token_ids),
+            max_new_tokens=self._max_new_tokens - len(self.sampled),
             sampling=self._sampling(),
             priority=grant.priority,
             json_schema=order.prompt.json_schema,
@@ -209,7 +190,7 @@ class StepGeneration:
         sampling = self._order.sampling
         if sampling.seed is None:
             return sampling
-        label = f"{sampling.seed}/{self._order.trajectory_id}/{self._step_index}/{len(self.token_ids)}"
+        label = f"{sampling.seed}/{self._order.trajectory_id}/{self._step_index}/{len(self.sampled)}"
         return SamplingParams(
             sampling.temperature,
             sampling.top_p,
@@ -218,20 +199,12 @@ class StepGeneration:
             zlib.crc32(label.encode()) & 0x7FFFFFFF,
         )
 
-    def _on_tokens(self, chunk: TokenChunk) -> None:
-        if self._segment.garbage is not None:
-            return
-        if garbage := garbage_in_chunk(chunk):
-            self._segment.garbage = garbage
-            return
-        if self._segment.first_token_at is None:
-            self._segment.first_token_at = self._clock.now()
-        self.token_ids.extend(chunk.token_ids)
-        self.logprobs.extend(chunk.logprobs)
-        self.weight_versions.extend([chunk.weight_version] * len(chunk.token_ids))
+    def _on_tokens(self, segment: Segment, chunk: TokenChunk) -> None:
+        if not segment.take(chunk, self.sampled, self._clock.now()):
+            self._services.observer.came_late("tokens")
 
     def _account(self, grant: Grant, generation: Generation) -> EngineError | None:
-        fresh = len(self.token_ids) - self._segment.base
+        fresh = len(self.sampled) - self._segment.base
         if self._segment.garbage is None:
             room = self._max_new_tokens - self._segment.base
             self._segment.garbage = garbage_in_answer(generation, fresh, room)
@@ -239,7 +212,7 @@ class StepGeneration:
             return garbled
         self._keep_echo(generation.echoed_sampling)
         versions = generation.weight_versions or [generation.weight_version] * fresh
-        self.weight_versions[self._segment.base :] = versions
+        self.sampled.weight_versions[self._segment.base :] = versions
         self._cached += generation.cached_tokens
         self._prefill_s += generation.prefill_s
         self._decode_s += generation.decode_s
@@ -272,7 +245,7 @@ class StepGeneration:
         """Drop a segment of which something cannot be true."""
         if self._segment.garbage is None:
             return None
-        self._drop_after(self._segment.base)
+        self.sampled.drop_after(self._segment.base)
         return EngineUnavailable(f"{grant.worker_id} {self._segment.garbage}")
 
     def _keep_echo(self, echo: SamplingParams | None) -> None:
@@ -289,12 +262,12 @@ class StepGeneration:
 
     def _is_complete(self) -> bool:
         """An engine can die between a step's last token and its farewell; then nothing is missing."""
-        if not self._resumable or not self.token_ids:
+        if not self._resumable or not self.sampled.token_ids:
             return False
-        if self.token_ids[-1] in self._services.tokenizer.end_ids:
+        if self.sampled.token_ids[-1] in self._services.tokenizer.end_ids:
             self._finish = FinishReason.STOP
             return True
-        if len(self.token_ids) >= self._max_new_tokens:
+        if len(self.sampled) >= self._max_new_tokens:
             self._finish = FinishReason.LENGTH
             return True
         return False
@@ -308,7 +281,7 @@ class StepGeneration:
                 step_index=self._step_index,
                 prompt_tokens=len(self._buffer) + len(forced),
                 cached_tokens=self._cached,
-                output_tokens=len(self.token_ids) - self._segment.base,
+                output_tokens=len(self.sampled) - self._segment.base,
                 forced_tokens=len(forced),
             )
         )
@@ -320,7 +293,7 @@ class StepGeneration:
             raise TrajectoryEnded(Ending(StopReason.ENGINE_FAILED, detail))
         self._keep_or_drop()
         await self._pause(min(MAX_BACKOFF_S, RETRY_BACKOFF_S * 2 ** (self._interruptions - 1)))
-        self._post_interrupted(grant, _interrupt_reason(failure))
+        self._post_interrupted(grant, interrupt_reason(failure))
 
     async def _pause(self, pause_s: float) -> None:
         paused = self._clock.now()
@@ -342,17 +315,14 @@ class StepGeneration:
                 trajectory_id=self._order.trajectory_id,
                 worker_id=grant.worker_id,
                 step_index=self._step_index,
-                output_tokens=max(0, len(self.token_ids) - self._segment.base),
+                output_tokens=max(0, len(self.sampled) - self._segment.base),
                 reason=reason,
             )
         )
 
     def _keep_or_drop(self) -> None:
         if not self._resumable:
-            self._drop_after(0)
-
-    def _drop_after(self, length: int) -> None:
-        del self.token_ids[length:], self.logprobs[length:], self.weight_versions[length:]
+            self.sampled.drop_after(0)
 
     def record(self) -> StepRecord:
         """The step so far, its tool calls not yet in it."""
@@ -364,10 +334,10 @@ class StepGeneration:
             tp_degree=self._grant.tp_degree,
             prompt_tokens=len(self._buffer) + len(forced),
             cached_tokens=self._cached,
-            output_tokens=len(self.token_ids),
+            output_tokens=len(self.sampled),
             forced_tokens=len(forced),
             finish_reason=self._finish,
-            weight_version=self.weight_versions[-1] if self.weight_versions else 0,
+            weight_version=self.sampled.weight_versions[-1] if self.sampled.weight_versions else 0,
             constrained=self._order.prompt.constrained,
             segments=self._segments,
             preemptions=self._preemptions,
@@ -377,17 +347,3 @@ class StepGeneration:
             decode_s=self._decode_s,
             echoed_sampling=self._echo,
         )
-
-
-async def _abort(engine: Engine, request_id: str) -> None:
-    """One that fails or takes too long changes nothing: the generation ends in its own way."""
-    with suppress(EngineError, TimeoutError):
-        async with asyncio.timeout(ABORT_DEADLINE_S):
-            await engine.abort(request_id)
-
-
-def _interrupt_reason(failure: EngineError) -> InterruptReason:
-    if isinstance(failure, EngineTimeout):
-        return InterruptReason.ENGINE_TIMEOUT
-    lost = isinstance(failure, EngineUnavailable)
-    return InterruptReason.WORKER_LOST if lost else InterruptReason.ENGINE_ERROR

@@ -66,7 +66,7 @@ class RecordingInvoker:
         """Equal when the same step is run again, if its environment makes its calls in the same order."""
         number = self._made[call.call_id]
         self._made[call.call_id] += 1
-        return f"{self._trajectory_id}/{self._attempt}/{self._scope}/{call.call_id}/{number}"
+        return f"{self._trajectory_id}/{self._scope}/{call.call_id}/{number}"
 
     def _record(self, call: ToolCall, result: ToolResult) -> None:
         self.results.append(result)
@@ -81,5 +81,6 @@ class RecordingInvoker:
                 queue_s=result.queue_s,
                 cold_start_s=result.cold_start_s,
                 run_s=result.run_s,
+                retries=result.retries,
             )
         )

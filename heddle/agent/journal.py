@@ -19,6 +19,7 @@ GENERATION = "generation"
 OBSERVATION = "observation"
 CALL_STARTED = "call_started"
 CALL_FINISHED = "call_finished"
+RESUMED = "resumed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +59,17 @@ class JournalEntry:
     """The durable trace of one half-step, enough to go on from after a crash.
 
     ``kind`` is ``generation`` (the sampled ids, with the forced prefix before them), ``observation``
-    (appended ids), ``call_started`` or ``call_finished`` (of a tool that must not run twice). ``payload`` is
-    the JSON that the agent loop wrote and alone understands.
+    (appended ids), ``call_started`` or ``call_finished`` (of a tool that must not run twice), or ``resumed``
+    (the first of every attempt but 0). ``payload`` is the JSON that the agent loop wrote and alone
+    understands.
     """
 
     trajectory_id: TrajectoryId
     attempt: int
+    """How often the trajectory was taken up again by another coordinator. Nothing of an older attempt is
+    written any more once a newer one has written."""
     sequence: int
-    """0, 1, 2 ... within the attempt."""
+    """0, 1, 2 ...; a new attempt counts on from where the one before it had come to."""
     kind: str
     payload: bytes
 
@@ -99,7 +103,15 @@ class FinishedCall:
     result: ToolResult
 
 
-Entry: TypeAlias = GeneratedEntry | ObservedEntry | StartedCall | FinishedCall
+@dataclass(frozen=True, slots=True)
+class ResumedEntry:
+    """A coordinator took the trajectory up again: whatever an older attempt still writes is late."""
+
+    wall: float
+    """Seconds that the trajectory had run by then."""
+
+
+Entry: TypeAlias = GeneratedEntry | ObservedEntry | StartedCall | FinishedCall | ResumedEntry
 
 _GENERATED: TypeAdapter[GeneratedEntry] = TypeAdapter(GeneratedEntry)
 _OBSERVED: TypeAdapter[ObservedEntry] = TypeAdapter(ObservedEntry)
@@ -110,23 +122,24 @@ _FINISHED: TypeAdapter[FinishedCall] = TypeAdapter(FinishedCall)
 class TrajectoryJournal:
     """The journal of one attempt at one trajectory: numbers the entries."""
 
-    __slots__ = ("_attempt", "_journal", "_next", "_trajectory_id")
+    __slots__ = ("_journal", "_next", "_trajectory_id", "attempt")
 
     def __init__(self, journal: Journal, trajectory_id: TrajectoryId, attempt: int) -> None:
         self._journal = journal
         self._trajectory_id = trajectory_id
-        self._attempt = attempt
         self._next = 0
+        self.attempt = attempt
 
-    def go_on_after(self, sequence: int) -> None:
-        """An earlier process wrote up to here."""
-        self._next = sequence + 1
+    def go_on_after(self, entry: JournalEntry) -> None:
+        """An earlier process wrote up to here: this is the attempt after its own."""
+        self._next = entry.sequence + 1
+        self.attempt = entry.attempt + 1
 
     async def append(self, kind: str, entry: Entry) -> None:
         """Returns when it is committed. Raises ``StoreError``."""
         sequence, self._next = self._next, self._next + 1
         await self._journal.append(
-            JournalEntry(self._trajectory_id, self._attempt, sequence, kind, orjson.dumps(entry))
+            JournalEntry(self._trajectory_id, self.attempt, sequence, kind, orjson.dumps(entry))
         )
 
 

@@ -22,6 +22,7 @@ from dataclasses import replace
 from heddle.agent import journal
 from heddle.agent.boundary import TrajectoryEnded, call_reward, call_step, environment_ending
 from heddle.agent.clock import TrajectoryClock
+from heddle.agent.ends import limit_reached
 from heddle.agent.finish import FinishedRun, finish
 from heddle.agent.generation import StepGeneration
 from heddle.agent.invoker import RecordingInvoker
@@ -58,7 +59,7 @@ class TrajectoryRun:
         self._tool_calls = 0
         self._invalid_in_a_row = 0
         self._journal = TrajectoryJournal(services.journal, order.trajectory_id, order.attempt)
-        self._tools = CallGuard(services.tools, self._journal)
+        self._tools = CallGuard(services.tools, self._journal, services.engine.max_tool_retries)
         self._pending: StepRecord | None = None
         """A step whose generation is journalled but not its observation."""
         self._generation: StepGeneration | None = None
@@ -135,14 +136,17 @@ class TrajectoryRun:
                     self._tools.restore_started(journal.decode_started(entry.payload))
                 case journal.CALL_FINISHED:
                     self._tools.restore_finished(journal.decode_finished(entry.payload))
-                case _:
+                case journal.OBSERVATION:
                     self._restore_observation(journal.decode_observed(entry.payload))
-            self._journal.go_on_after(entry.sequence)
+            self._journal.go_on_after(entry)
+        self.order = replace(self.order, attempt=self._journal.attempt)
 
     # ------------------------------------------------------------------------------------ the loop
 
     async def run(self) -> StopReason:
         """Run to the end and commit the record; the reason in it. Raises ``StoreError``."""
+        if self.order.attempt:
+            await self._journal.append(journal.RESUMED, journal.ResumedEntry(self._clock.wall))
         ending = await self._run_until_end()
         self._keep_partial_step()
         self._services.link.post(TrajectoryEnding(self.order.trajectory_id))
@@ -237,9 +241,9 @@ class TrajectoryRun:
             journal.GeneratedEntry(
                 step=step,
                 forced_ids=list(self.order.prompt.forced_ids),
-                token_ids=generation.token_ids,
-                logprobs=generation.logprobs,
-                weight_versions=generation.weight_versions,
+                token_ids=generation.sampled.token_ids,
+                logprobs=generation.sampled.logprobs,
+                weight_versions=generation.sampled.weight_versions,
                 prediction=generation.prediction,
                 model=self._services.model,
                 prompt_checksum=self._buffer.prompt_checksum,
@@ -253,11 +257,13 @@ class TrajectoryRun:
         step = generation.record()
         self._generation = None
         self._buffer.append_given(self.order.prompt.forced_ids, step.weight_version)
-        self._buffer.append_sampled(generation.token_ids, generation.logprobs, generation.weight_versions)
+        self._buffer.append_sampled(
+            generation.sampled.token_ids, generation.sampled.logprobs, generation.sampled.weight_versions
+        )
         self._steps.append(step)
         if generation.prediction is not None:
             self._predictions.append(generation.prediction)
-        self._messages.append(Message("assistant", self._decode_turn(generation.token_ids)))
+        self._messages.append(Message("assistant", self._decode_turn(generation.sampled.token_ids)))
         return step
 
     async def _react(self, step: StepRecord) -> None:
@@ -312,14 +318,8 @@ class TrajectoryRun:
 
     def _end_if_over(self, outcome: StepOutcome, spent: StopReason | None) -> None:
         """The environment's word comes first, then the limits in the order of their severity."""
-        limits = self.order.limits
-        reason = outcome.stop_reason or spent
-        if reason is None and self._invalid_in_a_row >= limits.max_invalid_tool_calls:
-            reason = StopReason.PARSE_ERROR
-        if reason is None and self._tool_calls >= limits.max_tool_calls:
-            reason = StopReason.MAX_TOOL_CALLS
-        if reason is None and len(self._steps) >= limits.max_steps:
-            reason = StopReason.MAX_STEPS
+        counts = len(self._steps), self._tool_calls, self._invalid_in_a_row
+        reason = outcome.stop_reason or spent or limit_reached(self.order.limits, *counts)
         if reason is not None:
             raise TrajectoryEnded(Ending(reason))
 
@@ -363,7 +363,7 @@ class TrajectoryRun:
     def _keep_partial_step(self) -> None:
         """A generation that was cut short from outside: what it sampled is valid and stays."""
         generation = self._generation
-        if generation is not None and generation.started and generation.token_ids:
+        if generation is not None and generation.started and generation.sampled.token_ids:
             self._services.observer.step_finished(self._take_step(generation))
 
     def _invoker(self, scope: str) -> RecordingInvoker:

@@ -65,6 +65,10 @@ class RunObserver(Protocol):
 
     def step_finished(self, step: StepRecord) -> None: ...
 
+    def came_late(self, what: str) -> None:
+        """Something of an attempt that was given up was ignored: ``tokens``, or the result of a ``tool``."""
+        ...
+
     def record_refused(self, gates: Sequence[str]) -> None:
         """Admission gates refused a record; one name for each gate."""
         ...
@@ -74,12 +78,14 @@ class RunObserver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Bounds that hold for every generation."""
+    """Bounds that hold for every generation and every tool call."""
 
     context_tokens: int
     step_deadline_s: float
     token_deadline_s: float
     max_interruptions: int
+    max_tool_retries: int = 0
+    """Of a call whose backend failed, where it may be repeated."""
 
 
 @dataclass(frozen=True, slots=True)

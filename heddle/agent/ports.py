@@ -269,8 +269,10 @@ class ToolInvocation:
     timeout_s: float | None = None
     """Wall clock of the run itself (not of its queueing); ``None`` takes the configured limit."""
     attempt: int = 0
+    """Of the trajectory. A result counts only where no later (``attempt``, ``retry``) was delivered."""
+    retry: int = 0
     key: str = ""
-    """The idempotency key (trajectory, attempt, step, call): equal where a call is delivered again."""
+    """The idempotency key (trajectory, step, call): equal where a call is delivered again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +287,7 @@ class ToolResult:
     cold_start_s: float
     run_s: float
     extra: Mapping[str, Json] = field(default_factory=dict)
+    retries: int = 0
 
 
 class ToolInvoker(Protocol):
@@ -314,11 +317,8 @@ class ToolInvoker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Recorded lengths to be generated again, whatever the model would say.
-
-    Step ``i`` samples exactly ``output_tokens[i]`` and then makes the calls ``calls[i]``, which take the
-    place of those that would be parsed from the text. Equal lengths, at least one step.
-    """
+    """Recorded lengths: step ``i`` samples exactly ``output_tokens[i]``, then makes the calls ``calls[i]``,
+    whatever the model would say. Equal lengths, at least one step."""
 
     output_tokens: tuple[int, ...]
     calls: tuple[tuple[ToolCall, ...], ...]

@@ -218,6 +218,7 @@ def _services(parts: Parts, control: ControlLoop, models: ModelProcess | None) -
         observer=parts.watcher,
         model=parts.kit.model,
         engine=EngineLimits(
+            max_tool_retries=parts.config.tools.max_retries,
             context_tokens=engine.context_tokens,
             step_deadline_s=engine.step_deadline_s,
             token_deadline_s=engine.token_deadline_s,

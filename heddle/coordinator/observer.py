@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from heddle.coordinator.broadcast import Broadcaster
 from heddle.metrics import Metrics
 from heddle.records import MoveRecord, StepRecord, Trajectory
-from heddle.tools.manager import ToolObservation
+from heddle.tools.manager import LATE, ToolObservation
 
 
 class RunWatcher:
@@ -19,7 +19,13 @@ class RunWatcher:
 
     def tool_finished(self, call: ToolObservation) -> None:
         """For the Tool Manager's hook."""
-        self._metrics.tool_finished(call.name, call.outcome, run_s=call.run_s, queue_s=call.queue_s)
+        if call.outcome == LATE:
+            self.came_late("tool")
+        else:
+            self._metrics.tool_finished(call.name, call.outcome, run_s=call.run_s, queue_s=call.queue_s)
+
+    def came_late(self, what: str) -> None:
+        self._metrics.came_late(what)
 
     def step_finished(self, step: StepRecord) -> None:
         self._metrics.step_finished(

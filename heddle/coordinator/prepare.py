@@ -171,9 +171,9 @@ def _check_unique(prompt_ids: Sequence[str]) -> None:
 
 
 def orders(
-    batch_id: BatchId, request: BatchRequest, prompts: Sequence[PreparedPrompt]
+    batch_id: BatchId, request: BatchRequest, prompts: Sequence[PreparedPrompt], *, attempt: int = 0
 ) -> list[TrajectoryOrder]:
-    """Every trajectory of the batch, group after group."""
+    """Every trajectory of the batch, group after group; ``attempt`` is that of those without a journal."""
     sampling, limits = request.sampling.to_params(), request.limits.to_limits()
     return [
         TrajectoryOrder(
@@ -181,7 +181,7 @@ def orders(
             batch_id=batch_id,
             group_id=GroupId(f"{batch_id}-g{group}"),
             sample_index=sample,
-            attempt=0,
+            attempt=attempt,
             prompt=prompt,
             sampling=sampling,
             limits=limits,

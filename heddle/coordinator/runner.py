@@ -116,7 +116,7 @@ class BatchRunner:
                 f"the open batch {stored.batch_id} cannot go on under this configuration: {exc}; "
                 "start Heddle as it was configured then, or with another data directory"
             ) from exc
-        for order in orders(stored.batch_id, request, prompts):
+        for order in orders(stored.batch_id, request, prompts, attempt=1):
             if order.trajectory_id not in done:
                 batch.runs[order.trajectory_id] = TrajectoryRun(self._services, order)
         async for trajectory_id, entries in self._store.journals(list(batch.runs)):

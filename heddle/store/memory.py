@@ -29,6 +29,7 @@ from heddle.store.rules import (
     already_finished,
     entry_differs,
     finished_row,
+    in_force,
     no_such_batch,
     record_differs,
     superseded,
@@ -158,8 +159,7 @@ class MemoryStore:
     async def entries(self, trajectory_id: TrajectoryId) -> Sequence[JournalEntry]:
         self._expect_open()
         journal = self._open.get(trajectory_id, _OpenTrajectory())
-        newest = [key for key in sorted(journal.entries) if key[0] == journal.newest_attempt]
-        return [journal.entries[key] for key in newest]
+        return in_force([journal.entries[key] for key in sorted(journal.entries)])
 
     async def journals(
         self, trajectory_ids: Sequence[TrajectoryId]

@@ -135,7 +135,7 @@ class Store(Journal, Protocol):
         ...
 
     async def entries(self, trajectory_id: TrajectoryId) -> Sequence[JournalEntry]:
-        """The journal of an open trajectory's newest attempt, in order."""
+        """The journal of an open trajectory over all of its attempts, in order."""
         ...
 
     async def quarantine(self, *, after: int, limit: int) -> Sequence[QuarantineEntry]:

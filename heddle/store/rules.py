@@ -6,6 +6,8 @@
       :class:`ConflictingWrite`.
     * What belongs to an older attempt than the newest one in the journal, and every entry that comes after
       its trajectory has finished, is a :class:`LateWrite`.
+    * An attempt counts on from where the one before it had come to. Where both wrote an entry of the same
+      number, that of the newer one is in force.
 
 Writes that are awaited one after the other take effect in that order. Writes that wait at the same time
 may take effect in any order; the commits among them keep theirs.
@@ -13,7 +15,7 @@ may take effect in any order; the commits among them keep theirs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -99,6 +101,12 @@ def finished_row(trajectory: Trajectory, violations: Sequence[GateViolation] = (
         record=record,
         violations=tuple(violations),
     )
+
+
+def in_force(entries: Iterable[JournalEntry]) -> list[JournalEntry]:
+    """Of one trajectory's entries, ordered by attempt and sequence, those to go on from, by sequence."""
+    newest = {entry.sequence: entry for entry in entries}
+    return [newest[sequence] for sequence in sorted(newest)]
 
 
 def superseded(trajectory_id: TrajectoryId, attempt: int, newest: int) -> LateWrite:

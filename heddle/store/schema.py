@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from heddle.errors import StoreError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 BUSY_TIMEOUT_S = 10.0
 """Only a foreign reader (a shell, a backup) can make the writer wait; then this long."""
 WAL_LIMIT_BYTES = 64 * 1024 * 1024
@@ -33,6 +33,15 @@ CREATE TABLE quarantine_counts (
 ) WITHOUT ROWID;
 """
 """Came with version 2."""
+
+_KEYS_WITHOUT_ATTEMPT = """
+UPDATE journal SET payload = CAST(replace(
+    CAST(payload AS TEXT),
+    '"key":"' || trajectory_id || '/' || attempt || '/',
+    '"key":"' || trajectory_id || '/'
+) AS BLOB) WHERE kind IN ('call_started', 'call_finished');
+"""
+"""Version 3: the key of a tool call stays the same in every attempt, and attempts share one numbering."""
 
 _SCHEMA = f"""
 CREATE TABLE batches (
@@ -76,6 +85,10 @@ WHEN EXISTS (SELECT 1 FROM journal WHERE trajectory_id = NEW.trajectory_id AND a
 BEGIN SELECT RAISE(ABORT, 'late'); END;
 {_QUARANTINE}
 """
+
+
+_STEPS = (_QUARANTINE, _KEYS_WITHOUT_ATTEMPT)
+"""From version 1 to 2, from 2 to 3."""
 
 
 def open_database(path: Path, synchronous: Synchronous) -> sqlite3.Connection:
@@ -128,7 +141,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, synchronous: Synchronou
     connection.execute(f"PRAGMA synchronous = {synchronous}")
     connection.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
     if version < SCHEMA_VERSION:
-        missing = _SCHEMA if version == 0 else _QUARANTINE
+        missing = _SCHEMA if version == 0 else "".join(_STEPS[version - 1 :])
         connection.executescript(f"BEGIN; {missing} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     connection.execute(
         "BEGIN IMMEDIATE"

@@ -38,7 +38,7 @@ from heddle.store.ports import (
     StoredRecord,
     StoreStats,
 )
-from heddle.store.rules import CancelMark, FinishMark, finished_row
+from heddle.store.rules import CancelMark, FinishMark, finished_row, in_force
 from heddle.store.schema import Synchronous, open_database, open_reader
 from heddle.store.tables import decode_violations
 from heddle.store.transactions import Transactions
@@ -213,14 +213,13 @@ class SqliteStore:
         for start in range(0, len(trajectory_ids), JOURNALS_AT_ONCE):
             some = trajectory_ids[start : start + JOURNALS_AT_ONCE]
             query = (
-                "SELECT trajectory_id, attempt, sequence, kind, payload FROM journal AS entry "
-                f"WHERE trajectory_id IN ({', '.join('?' * len(some))}) AND attempt = "
-                "(SELECT MAX(attempt) FROM journal WHERE trajectory_id = entry.trajectory_id) "
-                "ORDER BY trajectory_id, sequence"
+                "SELECT trajectory_id, attempt, sequence, kind, payload FROM journal "
+                f"WHERE trajectory_id IN ({', '.join('?' * len(some))}) "
+                "ORDER BY trajectory_id, attempt, sequence"
             )
             entries = [JournalEntry(*row) for row in await self._rows(query, *some)]
             for trajectory_id, own in groupby(entries, key=lambda entry: entry.trajectory_id):
-                yield trajectory_id, list(own)
+                yield trajectory_id, in_force(own)
 
     async def quarantine(self, *, after: int, limit: int) -> Sequence[QuarantineEntry]:
         query = (

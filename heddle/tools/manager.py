@@ -4,7 +4,9 @@ Owns the permits (how many calls run at once) and the line in front of them. Inv
 
 - *fair*: permits go to waiting calls in the order in which these arrived;
 - *nothing leaks*: a call that returns, raises or is cancelled at any point has given its permit back, and
-  whatever it started has ended before the exception comes out;
+  whatever it started has ended before the exception comes out. A backend that does not let itself be ended is
+  the exception: it is left behind after ``STRAY_GRACE_S``, and what it says in the end is late: counted, and
+  ignored;
 - *the split adds up*: ``queue_s + cold_start_s + run_s`` is the time that the call took.
 
 It knows no backend by type and does not look into payloads.
@@ -17,27 +19,37 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+
+import structlog
 
 from heddle.agent.ports import ToolInvocation, ToolResult
-from heddle.errors import ToolBackendError
+from heddle.engines.uninterrupted import uninterrupted
+from heddle.errors import ToolBackendError, ToolRefused
 from heddle.tools.ports import BackendResult, ToolBackend
 from heddle.types import TrajectoryId
+
+log = structlog.get_logger(__name__)
 
 OVERRUN_GRACE_S = 10.0
 """How long past its deadline a backend may stay before the manager ends the call as an infrastructure
 failure. Covers a cold start on a crowded machine and the clearing away of a killed process tree."""
+
+STRAY_GRACE_S = 15.0
+"""From cancelling a backend's call to leaving it behind; longer than a sandbox takes to be killed."""
 
 CLOSE_TIMEOUT_S = 5.0
 """Bound on the clearing away at ``close()``, for the calls and then again for the backends."""
 
 BACKEND_ERROR = "backend_error"
 CANCELLED = "cancelled"
+LATE = "late"
 
 
 @dataclass(frozen=True, slots=True)
 class ToolObservation:
-    """One finished call, for metrics. ``outcome`` is a ``ToolOutcome`` value, ``backend_error`` or
-    ``cancelled``."""
+    """One finished call, for metrics. ``outcome`` is a ``ToolOutcome`` value, ``backend_error``,
+    ``cancelled``, or ``late``: the backend answered when the call had been given up already."""
 
     name: str
     backend: str
@@ -55,6 +67,8 @@ class ToolGauges:
     running: int
     queued: int
     totals: Mapping[str, int]
+    strays: int = 0
+    """Calls that their backend does not let be ended. Nobody waits for them any more."""
 
 
 class _Permits:
@@ -70,9 +84,9 @@ class _Permits:
         return len(self._waiters)
 
     async def acquire(self) -> None:
-        """Raises ``ToolBackendError`` once closed."""
+        """Raises ``ToolRefused`` once closed."""
         if self._closed:
-            raise ToolBackendError("the tool manager is closed")
+            raise ToolRefused("the tool manager is closed")
         if self._free and not self._waiters:
             self._free -= 1
             return
@@ -102,7 +116,7 @@ class _Permits:
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
-                waiter.set_exception(ToolBackendError("the tool manager is closed"))
+                waiter.set_exception(ToolRefused("the tool manager is closed"))
 
 
 class ToolManager:
@@ -121,6 +135,7 @@ class ToolManager:
         self._observe = observe
         self._permits = _Permits(concurrency)
         self._runs: set[asyncio.Task[BackendResult]] = set()
+        self._strays: set[asyncio.Task[BackendResult]] = set()
         self._active: Counter[TrajectoryId] = Counter()
         self._totals: Counter[str] = Counter()
         self._closed = False
@@ -136,7 +151,7 @@ class ToolManager:
 
     def gauges(self) -> ToolGauges:
         """What runs, what waits, and what there was."""
-        return ToolGauges(len(self._runs), self._permits.waiting, dict(self._totals))
+        return ToolGauges(len(self._runs), self._permits.waiting, dict(self._totals), len(self._strays))
 
     def active(self, trajectory_id: TrajectoryId) -> int:
         """Calls of this trajectory that wait or run; 0 says that its sandboxes are free."""
@@ -150,13 +165,13 @@ class ToolManager:
     async def invoke(self, invocation: ToolInvocation) -> ToolResult:
         """Run one call: wait for a permit, run it inside its deadline, tell the observer.
 
-        Raises ``ToolBackendError`` where the infrastructure failed: unknown backend, a backend that
-        raised or overran its deadline by far, or the manager was closed meanwhile.
+        Raises ``ToolBackendError`` where the infrastructure failed: a backend that raised or overran its
+        deadline by far. Raises ``ToolRefused`` where it was not delivered: unknown backend, manager closed.
         """
         backend = self._backends.get(invocation.backend)
         if backend is None:
             known = ", ".join(sorted(self._backends)) or "none"
-            raise ToolBackendError(f"unknown tool backend {invocation.backend!r} (known: {known})")
+            raise ToolRefused(f"unknown tool backend {invocation.backend!r} (known: {known})")
         arrived = time.monotonic()
         started: float | None = None
         result: BackendResult | None = None
@@ -185,25 +200,45 @@ class ToolManager:
         run = asyncio.create_task(backend.invoke(invocation, time.monotonic() + timeout_s))
         self._runs.add(run)
         try:
-            async with asyncio.timeout(timeout_s + OVERRUN_GRACE_S):
-                return await run
-        except TimeoutError as exc:
-            raise ToolBackendError(
-                f"tool backend {backend.name!r} overran its limit of {timeout_s:g} s and was ended"
-            ) from exc
-        except asyncio.CancelledError:
-            if self._closed and not _being_cancelled():
-                raise ToolBackendError("the tool manager was closed during the call") from None
-            raise
-        except ToolBackendError:
-            raise
-        except (
-            Exception
-        ) as exc:  # the boundary: a backend may be foreign, and its bugs are not the task's fault
-            what = f"{type(exc).__name__}: {exc}"
-            raise ToolBackendError(f"tool backend {backend.name!r} failed: {what}") from exc
+            await asyncio.wait({run}, timeout=timeout_s + OVERRUN_GRACE_S)
+            overran = not run.done()
         finally:
             self._runs.discard(run)
+            if not run.done():
+                await uninterrupted(self._end(run, invocation))
+        if overran:
+            raise ToolBackendError(
+                f"tool backend {backend.name!r} overran its limit of {timeout_s:g} s and was ended"
+            )
+        return self._outcome(run, backend)
+
+    def _outcome(self, run: asyncio.Task[BackendResult], backend: ToolBackend) -> BackendResult:
+        try:
+            return run.result()
+        except ToolBackendError:
+            raise
+        except asyncio.CancelledError:
+            if self._closed:
+                raise ToolBackendError("the tool manager was closed during the call") from None
+            raise ToolBackendError(f"tool backend {backend.name!r} cancelled its own call") from None
+        except Exception as exc:  # the boundary: a backend's bugs are not the task's fault
+            what = f"{type(exc).__name__}: {exc}"
+            raise ToolBackendError(f"tool backend {backend.name!r} failed: {what}") from exc
+
+    async def _end(self, run: asyncio.Task[BackendResult], invocation: ToolInvocation) -> None:
+        """Nobody wants its result any more. Returns when it has ended, or does not let itself be ended."""
+        run.add_done_callback(partial(self._came_late, invocation))
+        run.cancel()
+        await asyncio.wait({run}, timeout=STRAY_GRACE_S)
+        if not run.done():
+            self._strays.add(run)
+            log.warning("tool.stray", backend=invocation.backend, key=invocation.key)
+
+    def _came_late(self, invocation: ToolInvocation, run: asyncio.Task[BackendResult]) -> None:
+        """Its caller has gone on, perhaps to deliver the call again."""
+        self._strays.discard(run)
+        if not run.cancelled() and run.exception() is None:
+            self._record(invocation, LATE, 0.0, run.result())
 
     def _leave(self, trajectory_id: TrajectoryId) -> None:
         self._active[trajectory_id] -= 1
@@ -239,12 +274,6 @@ class ToolManager:
         async with asyncio.TaskGroup() as group:
             for backend in self._backends.values():
                 group.create_task(_close_bounded(backend))
-
-
-def _being_cancelled() -> bool:
-    """Whether the current task itself was cancelled (as opposed to something that it waits for)."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def _close_bounded(backend: ToolBackend) -> None:

@@ -7,18 +7,19 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from heddle.agent import journal
+from heddle.agent import journal, once
 from heddle.agent.invoker import RecordingInvoker
 from heddle.agent.journal import JournalEntry, TrajectoryJournal
 from heddle.agent.once import UNRESOLVED, CallGuard
 from heddle.agent.ports import ToolInvocation, ToolResult
-from heddle.errors import ToolBackendError
+from heddle.errors import ToolBackendError, ToolRefused
 from heddle.records import Trajectory
 from heddle.store.gates import GateViolation
 from heddle.types import ToolCall, TrajectoryId
 
 T = TrajectoryId("b-g0-t0")
 PAY = ToolCall("call_0_0", "pay", {"amount": 5})
+MAX_RETRIES = 2
 
 
 @dataclass
@@ -26,14 +27,18 @@ class Tools:
     """Runs everything at once; ``once`` is the backend whose calls must not be repeated."""
 
     delivered: list[str] = field(default_factory=list)
+    attempts: list[tuple[int, int]] = field(default_factory=list)
     failure: Exception | None = None
+    failures: int = 1_000_000
+    """So many deliveries meet the failure, where there is one."""
 
     def repeatable(self, backend: str) -> bool:
         return backend != "once"
 
     async def invoke(self, invocation: ToolInvocation) -> ToolResult:
         self.delivered.append(invocation.key)
-        if self.failure is not None:
+        self.attempts.append((invocation.attempt, invocation.retry))
+        if self.failure is not None and len(self.delivered) <= self.failures:
             raise self.failure
         return ToolResult(f"paid {len(self.delivered)}", True, "ok", 0.5, 0.25, 1.0, {"receipt": 7})
 
@@ -54,14 +59,20 @@ class Disk:
 def started_anew(tools: Tools, disk: Disk) -> CallGuard:
     """The guard of a process that goes on with what is on disk."""
     written = TrajectoryJournal(disk, T, 0)
-    guard = CallGuard(tools, written)
+    guard = CallGuard(tools, written, MAX_RETRIES)
     for entry in disk.entries:
         if entry.kind == journal.CALL_STARTED:
             guard.restore_started(journal.decode_started(entry.payload))
         else:
             guard.restore_finished(journal.decode_finished(entry.payload))
-        written.go_on_after(entry.sequence)
+        written.go_on_after(entry)
     return guard
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pauses between deliveries."""
+    monkeypatch.setattr(once, "RETRY_BACKOFF_S", 0.0)
 
 
 def invoker(guard: CallGuard, scope: str = "0") -> RecordingInvoker:
@@ -86,7 +97,7 @@ async def test_a_call_that_ended_gives_its_result_again_and_does_not_run() -> No
     after = invoker(started_anew(tools, disk))
     assert await after.invoke(PAY, backend="once") == result
     assert after.records == before.records
-    assert tools.delivered == [f"{T}/0/0/call_0_0/0"]
+    assert tools.delivered == [f"{T}/0/call_0_0/0"]
 
 
 async def test_a_call_of_which_only_the_start_is_known_is_not_run_again_and_says_so() -> None:
@@ -129,3 +140,33 @@ async def test_an_observed_step_is_forgotten() -> None:
     guard.forget()
     await invoker(guard).invoke(PAY, backend="once")
     assert len(tools.delivered) == 2
+
+
+async def test_a_backend_that_fails_is_asked_again_under_the_same_key() -> None:
+    """Each delivery carries a higher number, and the record says how many came to nothing."""
+    tools, disk = Tools(failure=ToolBackendError("connection lost"), failures=2), Disk()
+    step = invoker(started_anew(tools, disk))
+    result = await step.invoke(PAY, backend="any")
+    assert (result.output, result.retries) == ("paid 3", 2)
+    assert [record.retries for record in step.records] == [2]
+    assert tools.attempts == [(0, 0), (0, 1), (0, 2)]
+    assert len(set(tools.delivered)) == 1
+
+
+async def test_retries_end() -> None:
+    """A backend that stays broken ends the trajectory."""
+    tools, disk = Tools(failure=ToolBackendError("connection lost")), Disk()
+    with pytest.raises(ToolBackendError, match="connection lost"):
+        await invoker(started_anew(tools, disk)).invoke(PAY, backend="any")
+    assert len(tools.delivered) == 1 + MAX_RETRIES
+
+
+@pytest.mark.parametrize(
+    ("backend", "failure"), [("once", ToolBackendError("connection lost")), ("any", ToolRefused("closed"))]
+)
+async def test_what_must_not_or_cannot_be_repeated_is_not(backend: str, failure: Exception) -> None:
+    """A call that changes the world may have been delivered; one that was refused would be again."""
+    tools, disk = Tools(failure=failure), Disk()
+    with pytest.raises(type(failure)):
+        await invoker(started_anew(tools, disk)).invoke(PAY, backend=backend)
+    assert len(tools.delivered) == 1

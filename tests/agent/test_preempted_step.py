@@ -95,6 +95,8 @@ class Nowhere:
 
     def step_finished(self, step: StepRecord) -> None: ...
 
+    def came_late(self, what: str) -> None: ...
+
     def record_refused(self, gates: Sequence[str]) -> None: ...
 
     def trajectory_finished(self, trajectory: Trajectory) -> None: ...
@@ -144,7 +146,7 @@ def make_engine() -> FakeEngine:
 
 async def preempt_after(step: StepGeneration, tokens: int) -> None:
     """As soon as the step has this many tokens."""
-    while len(step.token_ids) < tokens:
+    while len(step.sampled.token_ids) < tokens:
         await asyncio.sleep(0.001)
     step.preempt()
 
@@ -160,7 +162,7 @@ async def run(step: StepGeneration, *meanwhile: int) -> None:
 async def undisturbed() -> list[int]:
     step = make_step(Link(make_engine()))
     await run(step)
-    return step.token_ids
+    return step.sampled.token_ids
 
 
 async def test_what_was_sampled_is_kept_and_the_budget_holds() -> None:
@@ -172,8 +174,8 @@ async def test_what_was_sampled_is_kept_and_the_budget_holds() -> None:
     record = step.record()
     assert (record.preemptions, record.segments, record.output_tokens) == (2, 3, TOKENS)
     assert record.finish_reason is FinishReason.LENGTH
-    assert step.token_ids == await undisturbed()
-    assert len(step.logprobs) == len(step.weight_versions) == TOKENS
+    assert step.sampled.token_ids == await undisturbed()
+    assert len(step.sampled.logprobs) == len(step.sampled.weight_versions) == TOKENS
     assert [how for how, _ in link.ends] == ["preempted", "preempted", "generated"]
     assert sum(tokens for _, tokens in link.ends) == TOKENS
 
@@ -222,7 +224,7 @@ async def test_a_grammar_starts_afresh() -> None:
 
     assert [how for how, _ in link.ends] == ["preempted", "generated"]
     assert link.ends[0][1] == 0
-    assert link.ends[1][1] == len(step.token_ids)
+    assert link.ends[1][1] == len(step.sampled.token_ids)
 
 
 class Deaf(FakeEngine):
@@ -276,7 +278,7 @@ async def test_an_engine_that_dies_meanwhile_is_a_fault_and_no_preemption() -> N
     await run(step, 5)
 
     assert [how for how, _ in link.ends] == [str(InterruptReason.WORKER_LOST), "generated"]
-    assert step.token_ids == await undisturbed()
+    assert step.sampled.token_ids == await undisturbed()
     assert step.record().preemptions == 0
 
 

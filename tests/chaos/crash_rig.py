@@ -110,7 +110,7 @@ def stored_records(data_dir: Path) -> list[bytes]:
 
 
 def essence(record: Trajectory) -> Trajectory:
-    """A record without what a clock, a worker or a predictor put into it."""
+    """A record without what a clock, a worker, a predictor or a repetition put into it."""
     steps = [
         replace(
             step,
@@ -121,12 +121,12 @@ def essence(record: Trajectory) -> Trajectory:
             prefill_s=0.0,
             decode_s=0.0,
             tool_calls=tuple(
-                replace(call, queue_s=0.0, cold_start_s=0.0, run_s=0.0) for call in step.tool_calls
+                replace(call, queue_s=0.0, cold_start_s=0.0, run_s=0.0, retries=0) for call in step.tool_calls
             ),
         )
         for step in record.steps
     ]
-    return replace(record, steps=steps, predictions=[], timing=Timing())
+    return replace(record, attempt=0, steps=steps, predictions=[], timing=Timing())
 
 
 def essences(records: list[bytes]) -> dict[str, Trajectory]:

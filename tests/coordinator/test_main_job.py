@@ -26,7 +26,7 @@ def make_job(**overrides: object) -> Job:
 
 
 def essence(record: Trajectory) -> Trajectory:
-    """A record without what may differ between two runs: times, and where it ran."""
+    """A record without what may differ between two runs: times, where it ran, and how often."""
     steps = [
         replace(
             step,
@@ -40,7 +40,7 @@ def essence(record: Trajectory) -> Trajectory:
         )
         for step in record.steps
     ]
-    return replace(record, steps=steps, timing=Timing(), predictions=[])
+    return replace(record, attempt=0, steps=steps, timing=Timing(), predictions=[])
 
 
 async def test_what_was_sent_is_append_only_and_is_the_record(tmp_path: Path) -> None:

@@ -103,13 +103,13 @@ async def test_marking_an_unknown_batch_is_an_error(store: Store) -> None:
         await store.mark_finished(BatchId("nope"), 1.0)
 
 
-async def test_the_journal_of_the_newest_attempt_comes_back_in_order(store: Store) -> None:
-    """Sequence orders the entries, not the order of writing; older attempts are left out."""
-    await store.append(make_entry(attempt=0, sequence=0))
-    newer = [make_entry(attempt=1, sequence=n, payload=bytes([n, 0, 255])) for n in range(3)]
-    for entry in (newer[0], newer[2], newer[1]):
+async def test_the_journal_of_all_attempts_comes_back_in_order(store: Store) -> None:
+    """Sequence orders them, not the order of writing; of two in one place the newer attempt's counts."""
+    first = [make_entry(attempt=0, sequence=n) for n in range(3)]
+    second = [make_entry(attempt=2, sequence=n, payload=bytes([n, 0, 255])) for n in range(2, 5)]
+    for entry in (*first, second[0], second[2], second[1]):
         await store.append(entry)
-    assert await store.entries(T) == newer
+    assert await store.entries(T) == [*first[:2], *second]
     assert await store.entries(TrajectoryId("b-g9-t9")) == []
 
 

@@ -128,9 +128,8 @@ class Model:
             said.append({record.trajectory_id for record in own})
         for id_ in TRAJECTORY_IDS:
             entries = [entry for entry in self.journal if entry.trajectory_id == id_]
-            newest = max((entry.attempt for entry in entries), default=0)
-            current = [entry for entry in entries if entry.attempt == newest]
-            said.append(sorted(current, key=lambda entry: entry.sequence))
+            entries.sort(key=lambda entry: (entry.sequence, entry.attempt))
+            said.append(list({entry.sequence: entry for entry in entries}.values()))
         return said
 
 

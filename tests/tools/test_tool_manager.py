@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from sandbox_tools import make_invocation
 
 from heddle.agent.ports import ToolInvocation
-from heddle.errors import ToolBackendError
+from heddle.errors import ToolBackendError, ToolRefused
 from heddle.tools import manager as manager_module
 from heddle.tools.fake import FakeToolBackend, fake_result
 from heddle.tools.manager import ToolGauges, ToolManager, ToolObservation
@@ -162,6 +164,52 @@ async def test_a_backend_that_overruns_is_ended(monkeypatch: pytest.MonkeyPatch)
     assert manager.gauges().totals == {"backend_error": 1}
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_backend_that_cannot_be_ended_is_left_behind_and_what_it_says_is_late(
+    cancelled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call ends, its permit is free, and an answer that comes in the end is counted and ignored."""
+    monkeypatch.setattr(manager_module, "OVERRUN_GRACE_S", 0.0)
+    monkeypatch.setattr(manager_module, "STRAY_GRACE_S", 0.01)
+    released = asyncio.Event()
+
+    class Stubborn(FakeToolBackend):
+        async def invoke(self, invocation: ToolInvocation, deadline: float) -> BackendResult:
+            if invocation.retry:
+                return fake_result("in time")
+            while not released.is_set():
+                with suppress(asyncio.CancelledError):
+                    await released.wait()
+            return fake_result("too late")
+
+    seen: list[ToolObservation] = []
+    manager = make_manager(Stubborn(), seen=seen)
+    call = asyncio.create_task(manager.invoke(make_invocation(timeout_s=1000.0 if cancelled else 0.01)))
+    await settle()
+    if cancelled:
+        call.cancel()
+    (outcome,) = await asyncio.gather(call, return_exceptions=True)
+
+    assert type(outcome) is (asyncio.CancelledError if cancelled else ToolBackendError)
+    assert (manager.gauges().running, manager.gauges().strays) == (0, 1)
+    assert (await manager.invoke(replace(make_invocation(), retry=1))).output == "in time"
+    released.set()
+    await settle()
+    assert manager.gauges().strays == 0
+    assert [observation.outcome for observation in seen][1:] == ["ok", "late"]
+
+
+async def test_a_backend_that_cancels_itself_has_failed() -> None:
+    """Passed on, its cancellation would end the trajectory's task without a word."""
+
+    def give_up(invocation: ToolInvocation) -> BackendResult:
+        raise asyncio.CancelledError
+
+    manager = make_manager(FakeToolBackend(give_up))
+    with pytest.raises(ToolBackendError, match="cancelled its own call"):
+        await manager.invoke(make_invocation())
+
+
 async def test_infrastructure_failures_are_raised_and_counted() -> None:
     """What a backend raises comes out, and the permit is free again."""
 
@@ -238,7 +286,7 @@ async def test_closing_turns_everything_away() -> None:
     await manager.close()
 
     results = await asyncio.gather(*calls, return_exceptions=True)
-    assert [type(result) for result in results] == [ToolBackendError] * 3
+    assert [type(result) for result in results] == [ToolBackendError, ToolRefused, ToolRefused]
     assert backend.running == 0
     with pytest.raises(ToolBackendError, match="closed"):
         await manager.invoke(make_invocation())

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import secrets
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -33,6 +34,12 @@ class _Report(BaseModel):
     """What a server says once it answers."""
 
     url: str
+
+
+@dataclass(frozen=True, slots=True)
+class _KvCost:
+    token_bytes: int | None
+    """``None`` where the model does not say."""
 
 
 class EmbeddedWorker:
@@ -96,13 +103,17 @@ class EmbeddedLauncher:
         self._preparing = asyncio.Lock()
         self._transfer_mib = transfer_mib
         self._exchange: SlotExchange | None = None
+        self._cost: _KvCost | None = None
+        """Looked up with the first launch: the vocabulary that tells it takes tens of megabytes to read."""
 
     async def launch(self, spec: WorkerSpec, log_path: Path) -> EmbeddedWorker:
         """Start a server; returns when it generates. See ``EngineLauncher.launch``."""
         _check(spec)
         async with self._preparing:  # one copy, not one per worker
             weights = await asyncio.to_thread(_prepare, self._model, self._cache_dir)
-            token_bytes = await asyncio.to_thread(_kv_bytes_per_token, self._model)
+            if self._cost is None:
+                self._cost = await asyncio.to_thread(_kv_cost, self._model)
+            token_bytes = self._cost.token_bytes
             self._exchange = self._exchange or _make_exchange(token_bytes, self._transfer_mib)
         host_tokens = self._host_cache_mib * 1024 * 1024 // token_bytes if token_bytes else None
         key = secrets.token_urlsafe(24)
@@ -205,10 +216,10 @@ def _prepare(model: Path, cache_dir: Path) -> Path:
     return streamable_copy(model, cache_dir)
 
 
-def _kv_bytes_per_token(model: Path) -> int | None:
+def _kv_cost(model: Path) -> _KvCost:
     from heddle.text.gguf_vocabulary import load_gguf_vocabulary  # needs the extra, checked before
 
-    return load_gguf_vocabulary(model).kv_bytes_per_token
+    return _KvCost(load_gguf_vocabulary(model).kv_bytes_per_token)
 
 
 def usable_cores() -> int:
