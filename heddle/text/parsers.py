@@ -25,6 +25,7 @@ CALL_CLOSING = "</tool_call>"
 MAX_CALLS = 64
 """Calls (malformed ones too) read from one text; what follows is one error. An error costs time linear
 in the whole text, so without a bound a flood of opening tags would take minutes."""
+TOO_MANY_CALLS = f"more than {MAX_CALLS} tool calls in one turn; the rest is ignored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class HermesParser:
         while (opening := text.find(CALL_OPENING, position)) >= 0:
             content.append(text[position:opening])
             if len(calls) + len(errors) == MAX_CALLS:
-                errors.append(f"more than {MAX_CALLS} tool calls in one turn; the rest is ignored")
+                errors.append(TOO_MANY_CALLS)
                 position = len(text)
                 break
             start = opening + len(CALL_OPENING)
@@ -120,20 +121,34 @@ class FencedParser:
     def parse(self, text: str, *, step_index: int) -> ParsedTurn:
         content: list[str] = []
         calls: list[_NamedCall] = []
+        errors: list[str] = []
         code: list[str] | None = None
         for line in text.splitlines(keepends=True):
             mark = line.strip()
             if code is None and mark in ("```python", "```py"):
+                if len(calls) + len(errors) == MAX_CALLS:
+                    errors.append(TOO_MANY_CALLS)
+                    break
                 code = []
             elif code is not None and mark == "```":
-                calls.append(_NamedCall(self._tool, {self._argument: "".join(code)}))
+                try:
+                    calls.append(self._call("".join(code)))
+                except _BadCall as exc:
+                    errors.append(f"tool call {len(calls) + len(errors) + 1}: {exc}")
                 code = None
             else:
                 (content if code is None else code).append(line)
-        errors = (
-            [] if code is None else [f"tool call {len(calls) + 1}: the code block is not closed with ```"]
-        )
+        if code is not None:
+            number = len(calls) + len(errors) + 1
+            errors.append(f"tool call {number}: the code block is not closed with ```")
         return _turn("".join(content), calls, errors, step_index)
+
+    def _call(self, code: str) -> _NamedCall:
+        try:
+            code.encode()
+        except UnicodeEncodeError as exc:
+            raise _BadCall(f"the code is not valid Unicode: {exc.reason}") from exc
+        return _NamedCall(self._tool, {self._argument: code})
 
 
 def make_parser(name: str) -> ToolCallParser:

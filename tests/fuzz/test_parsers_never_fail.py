@@ -35,6 +35,8 @@ HOSTILE = [
     '{"tool_calls": [' + '{"name": "f", "arguments": {}},' * 20_000,
     "```python\n" * 50_000,
     "```python\n" + "x\n" * 200_000 + "```",
+    "```python\n```\n" * 30_000,
+    "```python\nprint('\ud800')\n```\n" * 200,
     "</tool_call>" * 50_000,
 ]
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from heddle.errors import ConfigError
-from heddle.text.parsers import MAX_CALLS, FencedParser, ParsedTurn, make_parser
+from heddle.text.parsers import MAX_CALLS, TOO_MANY_CALLS, FencedParser, ParsedTurn, make_parser
 from heddle.types import Json, ToolCall
 
 CALL = '{"name": "add", "arguments": {"a": 1}}'
@@ -134,6 +134,15 @@ def test_fenced_calls_the_tool_with_each_python_block() -> None:
     )
     assert turn.content == "Try:\nand\n```text\nno\n```"
     assert turn.errors == ()
+
+
+def test_fenced_reads_no_more_calls_than_others_and_none_that_is_no_text() -> None:
+    """The rest is one error; code that nobody could write down is another."""
+    turn = parse("fenced", "```python\nprint(1)\n```\n" * (MAX_CALLS + 5))
+    assert (len(turn.calls), turn.errors) == (MAX_CALLS, (TOO_MANY_CALLS,))
+    turn = parse("fenced", "```python\n\ud800\n```\n```python\nprint(1)\n```\n")
+    assert [call.arguments for call in turn.calls] == [{"code": "print(1)\n"}]
+    assert turn.errors == ("tool call 1: the code is not valid Unicode: surrogates not allowed",)
 
 
 def test_fenced_does_not_run_half_a_program() -> None:
