@@ -149,6 +149,15 @@ class ToolsConfig(_Section):
     """``auto`` takes the strongest present; naming one that is absent is an error."""
 
 
+class RolloutsConfig(_Section):
+    """Bounds that hold for every batch."""
+
+    batch_timeout_s: float | None = Field(default=None, gt=0)
+    """Wall clock of a batch that brings none of its own; what is open then ends ``timed_out``."""
+    max_version_span: int | None = Field(default=None, ge=0)
+    """Between the oldest and the newest weights that sampled tokens of one trajectory; more is refused."""
+
+
 class DecisionsConfig(_Section):
     """Which implementation makes each of the control plane's decisions."""
 
@@ -195,6 +204,7 @@ class HeddleConfig(_Section):
     server: ServerConfig = ServerConfig()
     engine: EngineConfig = EngineConfig()
     tools: ToolsConfig = ToolsConfig()
+    rollouts: RolloutsConfig = RolloutsConfig()
     decisions: DecisionsConfig = DecisionsConfig()
     environments: dict[str, str] = Field(default_factory=dict)
     """Extra environments, name to ``module:Class``; installed entry points are found by themselves."""

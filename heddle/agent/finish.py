@@ -41,7 +41,7 @@ async def finish(services: LoopServices, run: FinishedRun) -> StopReason:
     """Record and commit. Returns the final stop reason. Raises ``StoreError``."""
     async with services.finishing:
         trajectory = _record(run)
-        violations = check(trajectory)
+        violations = check(trajectory, services.max_version_span)
         if violations:
             services.observer.record_refused(sorted({v.gate for v in violations}))
             trajectory = _refused(trajectory, violations)

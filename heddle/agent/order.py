@@ -108,6 +108,8 @@ class LoopServices:
     the token arrays; without a bound, a batch whose trajectories end together would hold all at once."""
     reader: ProgressReader | None = None
     """Models that estimate lengths from text; ``None`` where there are none."""
+    max_version_span: int | None = None
+    """Of the weights that sampled one trajectory; ``None`` where any is admitted."""
 
     def read(
         self,

@@ -72,7 +72,7 @@ class PriorityRequest(_Strict):
     """Share of the grants, relative to the other batches."""
     deadline_s: float | None = Field(default=None, gt=0.0, le=30 * 86_400.0)
     """Seconds from the submission; as it comes nearer the batch gets more than its share. A wish, not a
-    limit: nothing is ended by it."""
+    limit: nothing is ended by it, as it is by ``batch_timeout_s``."""
 
 
 class BatchRequest(_Strict):
@@ -87,6 +87,9 @@ class BatchRequest(_Strict):
     limits: LimitsRequest = LimitsRequest()
     tools: ToolUseRequest = ToolUseRequest()
     priority: PriorityRequest = PriorityRequest()
+    batch_timeout_s: float | None = Field(default=None, gt=0.0, le=30 * 86_400.0)
+    """Seconds from the submission, restarts included, after which nothing of the batch runs any more: what is
+    open ends ``timed_out``. Without it the server's ``rollouts.batch_timeout_s``."""
 
 
 class WorkerRequest(_Strict):

@@ -29,6 +29,7 @@ class BatchOptions:
     max_tokens_per_step: int | None
     max_tool_calls: int | None
     timeout_s: float | None
+    batch_timeout_s: float | None
 
 
 def build_request(tasks: TaskFile, options: BatchOptions) -> BatchRequest:
@@ -62,7 +63,11 @@ def _require_environment(tasks: TaskFile, options: BatchOptions) -> None:
             )
 
 
-_OPTION_NAMES: Mapping[str, str] = {"samples_per_prompt": "--samples", "timeout_s": "--timeout"}
+_OPTION_NAMES: Mapping[str, str] = {
+    "samples_per_prompt": "--samples",
+    "timeout_s": "--timeout",
+    "batch_timeout_s": "--batch-timeout",
+}
 
 
 def _named_by_option(build: Callable[[], BatchRequest]) -> BatchRequest:

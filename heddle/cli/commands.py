@@ -16,6 +16,7 @@ from heddle.cli.options import (
     DEFAULT_URL,
     BatchArgument,
     BatchIdOption,
+    BatchTimeoutOption,
     ConfigOption,
     ConstrainedOption,
     DataDirOption,
@@ -115,6 +116,7 @@ def run(
     max_tokens_per_step: MaxTokensPerStepOption = None,
     max_tool_calls: MaxToolCallsOption = None,
     timeout: TimeoutOption = None,
+    batch_timeout: BatchTimeoutOption = None,
     engine: EngineOption = None,
     model: ModelOption = None,
     gpus: GpusOption = None,
@@ -155,6 +157,7 @@ def run(
             max_tokens_per_step=max_tokens_per_step,
             max_tool_calls=max_tool_calls,
             timeout_s=timeout,
+            batch_timeout_s=batch_timeout,
         )
         request = batches.build_request(task_file, options)
         raise typer.Exit(run_tasks(resolved, task_file, request, out, output))
@@ -175,6 +178,7 @@ def submit(
     max_tokens_per_step: MaxTokensPerStepOption = None,
     max_tool_calls: MaxToolCallsOption = None,
     timeout: TimeoutOption = None,
+    batch_timeout: BatchTimeoutOption = None,
     url: UrlOption = DEFAULT_URL,
     token: TokenOption = None,
     json: JsonFlag = False,
@@ -199,6 +203,7 @@ def submit(
             max_tokens_per_step=max_tokens_per_step,
             max_tool_calls=max_tool_calls,
             timeout_s=timeout,
+            batch_timeout_s=batch_timeout,
         )
         request = batches.build_request(task_file, options)
         raise typer.Exit(remote.submit(remote.Server(url, token), task_file, request, output))

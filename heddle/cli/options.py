@@ -151,7 +151,18 @@ MaxTokensPerStepOption = Annotated[
 MaxToolCallsOption = Annotated[int | None, typer.Option("--max-tool-calls", rich_help_panel=_LIMITS_PANEL)]
 TimeoutOption = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="SECONDS", help="Wall clock.", rich_help_panel=_LIMITS_PANEL),
+    typer.Option(
+        "--timeout", metavar="SECONDS", help="Wall clock of each trajectory.", rich_help_panel=_LIMITS_PANEL
+    ),
+]
+BatchTimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        "--batch-timeout",
+        metavar="SECONDS",
+        help="Wall clock of the batch; what is open then is ended.",
+        rich_help_panel=_LIMITS_PANEL,
+    ),
 ]
 
 

@@ -82,6 +82,7 @@ def make_batch(
     sampling: Mapping[str, object] | None = None,
     limits: Mapping[str, object] | None = None,
     tools: Mapping[str, object] | None = None,
+    batch_timeout_s: float | None = None,
 ) -> BatchRequest:
     """Build a submission. Raises ``InvalidRequest`` that names the field, as the server would."""
     fields: dict[str, object] = {
@@ -92,6 +93,7 @@ def make_batch(
         "sampling": sampling or {},
         "limits": limits or {},
         "tools": tools or {},
+        "batch_timeout_s": batch_timeout_s,
     }
     try:
         return BatchRequest.model_validate(fields)
@@ -126,6 +128,7 @@ class Client:
         sampling: Mapping[str, object] | None = None,
         limits: Mapping[str, object] | None = None,
         tools: Mapping[str, object] | None = None,
+        batch_timeout_s: float | None = None,
     ) -> BatchStatus:
         """Submit a batch; the other arguments are for prompts that are not a ``BatchRequest`` yet.
 
@@ -144,6 +147,7 @@ class Client:
                 sampling=sampling,
                 limits=limits,
                 tools=tools,
+                batch_timeout_s=batch_timeout_s,
             )
         content = batch.model_dump_json().encode()
         response = await self._transport.request("POST", "/v1/batches", content=content, repeat=True)
@@ -204,6 +208,7 @@ class Client:
         sampling: Mapping[str, object] | None = None,
         limits: Mapping[str, object] | None = None,
         tools: Mapping[str, object] | None = None,
+        batch_timeout_s: float | None = None,
     ) -> AsyncGenerator[Trajectory, None]:
         """Submit, and give the trajectories as they finish."""
         batch = await self.submit(
@@ -214,6 +219,7 @@ class Client:
             sampling=sampling,
             limits=limits,
             tools=tools,
+            batch_timeout_s=batch_timeout_s,
         )
         async for trajectory in self.trajectories(batch.batch_id):
             yield trajectory

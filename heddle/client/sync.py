@@ -83,6 +83,7 @@ class SyncClient:
         sampling: Mapping[str, object] | None = None,
         limits: Mapping[str, object] | None = None,
         tools: Mapping[str, object] | None = None,
+        batch_timeout_s: float | None = None,
     ) -> BatchStatus:
         """See :meth:`heddle.client.Client.submit`."""
         submission = self._client.submit(
@@ -93,6 +94,7 @@ class SyncClient:
             sampling=sampling,
             limits=limits,
             tools=tools,
+            batch_timeout_s=batch_timeout_s,
         )
         return self._loop.run(submission)
 
@@ -106,6 +108,7 @@ class SyncClient:
         sampling: Mapping[str, object] | None = None,
         limits: Mapping[str, object] | None = None,
         tools: Mapping[str, object] | None = None,
+        batch_timeout_s: float | None = None,
     ) -> Iterator[Trajectory]:
         """See :meth:`heddle.client.Client.rollout`."""
         rollout = self._client.rollout(
@@ -116,6 +119,7 @@ class SyncClient:
             sampling=sampling,
             limits=limits,
             tools=tools,
+            batch_timeout_s=batch_timeout_s,
         )
         return self._iterate(rollout)
 

@@ -62,7 +62,7 @@ class BatchSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class BatchCancelled:
-    """Somebody asked to end every open trajectory of the batch."""
+    """Somebody asked to end every open trajectory of the batch, or its time is over."""
 
     batch_id: BatchId
     reason: StopReason

@@ -107,7 +107,8 @@ class TrajectoryEvents:
         batch = self._state.batches.get(event.batch_id)
         if batch is None:
             return self._state.ignore(IgnoreReason.UNKNOWN_BATCH)
-        detail = f"batch {event.batch_id} was cancelled"
+        timed_out = event.reason is StopReason.TIMED_OUT
+        detail = f"batch {event.batch_id} " + ("has run out of time" if timed_out else "was cancelled")
         commands = [
             command
             for trajectory in batch.open.values()

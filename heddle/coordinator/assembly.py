@@ -126,6 +126,7 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
             broadcaster=parts.broadcaster,
             metrics=parts.metrics,
             tasks=tasks,
+            timeout_s=parts.config.rollouts.batch_timeout_s,
         )
         memory = PredictorMemory(parts.config, parts.plane.predictor)
         telemetry = Telemetry(
@@ -227,4 +228,5 @@ def _services(parts: Parts, control: ControlLoop, models: ModelProcess | None) -
         now=time.monotonic,
         finishing=asyncio.Semaphore(FINISHING_AT_ONCE),
         reader=models,
+        max_version_span=parts.config.rollouts.max_version_span,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -27,6 +28,8 @@ class OpenBatch:
     """Kept here as well as in the store, so that asking for it waits for nothing."""
     ended_tokens: int = 0
     """Sampled by those that ended."""
+    expiry: asyncio.Task[None] | None = None
+    """Ends what is open when the batch's time is over, where that is limited."""
     changed: Pulse = field(default_factory=Pulse)
     """Fires whenever a trajectory of the batch became visible, and when the batch is over."""
 

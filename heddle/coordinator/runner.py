@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from heddle.agent.loop import TrajectoryRun
 from heddle.agent.order import LoopServices, PreparedPrompt
-from heddle.api.schemas import BatchRequest, PriorityRequest
+from heddle.api.schemas import BatchRequest
 from heddle.control.events import BatchCancelled, BatchSubmitted
 from heddle.coordinator.batches import OpenBatch
 from heddle.coordinator.broadcast import Broadcaster, Pulse
@@ -47,7 +47,9 @@ class BatchRunner:
         broadcaster: Broadcaster,
         metrics: Metrics,
         tasks: asyncio.TaskGroup,
+        timeout_s: float | None = None,
     ) -> None:
+        """``timeout_s`` bounds the batches that bring no bound of their own."""
         self._services = services
         self._store = store
         self._control = control
@@ -55,6 +57,7 @@ class BatchRunner:
         self._broadcaster = broadcaster
         self._metrics = metrics
         self._tasks = tasks
+        self._timeout_s = timeout_s
         self._running: dict[TrajectoryId, asyncio.Task[None]] = {}
         self.open: dict[BatchId, OpenBatch] = {}
         self.batch_finished = Pulse()
@@ -67,7 +70,7 @@ class BatchRunner:
         batch = OpenBatch(stored.batch_id, stored.total, stored.created_at)
         for order in orders(stored.batch_id, request, prompts):
             batch.runs[order.trajectory_id] = TrajectoryRun(self._services, order)
-        await self._launch(batch, request.priority)
+        await self._launch(batch, request)
 
     async def recover(self) -> int:
         """Go on with what an earlier process left open. Returns the number of trajectories."""
@@ -96,7 +99,8 @@ class BatchRunner:
 
     async def close(self) -> None:
         """Stop every agent loop, leaving its trajectory open in the journal."""
-        running = list(self._running.values())
+        expiries = [batch.expiry for batch in self.open.values() if batch.expiry is not None]
+        running = [*self._running.values(), *expiries]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -122,11 +126,11 @@ class BatchRunner:
         async for trajectory_id, entries in self._store.journals(list(batch.runs)):
             batch.runs[trajectory_id].restore(entries)
         resumed = len(batch.runs)
-        await self._launch(batch, request.priority)
+        await self._launch(batch, request)
         log.info("batch resumed", batch=batch.batch_id, open=resumed, finished=len(done))
         return resumed
 
-    async def _launch(self, batch: OpenBatch, priority: PriorityRequest) -> None:
+    async def _launch(self, batch: OpenBatch, request: BatchRequest) -> None:
         """Tell the control plane of every trajectory in one event, then start the agent loops in slices.
 
         In this order: what an agent loop posts must find its trajectory known. Grants wait in mailboxes.
@@ -136,10 +140,14 @@ class BatchRunner:
         for trajectory_id, run in runs:
             self._control.enrol(trajectory_id, run)
         specs = tuple(spec(run) for _, run in runs)
-        left = None if priority.deadline_s is None else batch.created_at + priority.deadline_s - time.time()
+        priority = request.priority
+        left = None if priority.deadline_s is None else _seconds_left(batch, priority.deadline_s)
         self._control.post(BatchSubmitted(batch.batch_id, specs, priority.weight, left))
         if batch.cancelled:
             self._control.post(BatchCancelled(batch.batch_id, StopReason.CANCELLED))
+        timeout_s = request.batch_timeout_s or self._timeout_s
+        if timeout_s is not None:
+            batch.expiry = self._tasks.create_task(self._expire(batch, timeout_s))
         self._broadcaster.publish("batch.submitted", {"batch_id": batch.batch_id, "total": batch.total})
         for index, (trajectory_id, run) in enumerate(runs):
             if index % TASKS_PER_SLICE == 0:
@@ -163,7 +171,16 @@ class BatchRunner:
         if not batch.runs:
             await self._finish(batch)
 
+    async def _expire(self, batch: OpenBatch, timeout_s: float) -> None:
+        """Wait for the end of the batch's time, by the clock on the wall, and end what is open."""
+        await asyncio.sleep(max(0.0, _seconds_left(batch, timeout_s)))
+        log.warning("batch timed out", batch=batch.batch_id, timeout_s=timeout_s, open=len(batch.runs))
+        self._control.post(BatchCancelled(batch.batch_id, StopReason.TIMED_OUT))
+        self._broadcaster.publish("batch.timed_out", {"batch_id": batch.batch_id, "open": len(batch.runs)})
+
     async def _finish(self, batch: OpenBatch) -> None:
+        if batch.expiry is not None:
+            batch.expiry.cancel()
         finished_at = time.time()
         makespan = finished_at - batch.created_at
         await self._store.mark_finished(batch.batch_id, finished_at)
@@ -173,3 +190,8 @@ class BatchRunner:
         self._metrics.batch_finished(makespan)
         self._broadcaster.publish("batch.finished", {"batch_id": batch.batch_id, "makespan_s": makespan})
         log.info("batch finished", batch=batch.batch_id, trajectories=batch.total, makespan_s=makespan)
+
+
+def _seconds_left(batch: OpenBatch, limit_s: float) -> float:
+    """Of ``limit_s`` since the submission; negative where they have passed."""
+    return batch.created_at + limit_s - time.time()

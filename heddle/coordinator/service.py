@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
 import orjson
+from pydantic import ValidationError
 
 from heddle.agent.order import LoopServices
 from heddle.api.schemas import BatchRequest, PoolRequest, WeightsRequest, WorkerRequest
@@ -87,7 +88,7 @@ class Coordinator:
 
     async def submit(self, request: BatchRequest) -> tuple[BatchStatus, bool]:
         batch_id = BatchId(request.batch_id or f"b{secrets.token_hex(5)}")
-        canonical = orjson.dumps(request.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)
+        canonical = _canonical(request)
         if await self._store.batch_state(batch_id) is not None:
             return await self._existing(batch_id, canonical), False
         prompts = await self._preparer.prepare(request)
@@ -100,7 +101,7 @@ class Coordinator:
 
     async def _existing(self, batch_id: BatchId, canonical: bytes) -> BatchStatus:
         known = await self._store.batch(batch_id)
-        if known is None or known.request != canonical:
+        if known is None or (known.request != canonical and _read_again(known.request) != canonical):
             raise Conflict(f"batch {batch_id} exists already, with a different content")
         return await self._status(known.state)
 
@@ -297,6 +298,18 @@ class Coordinator:
             pace_ratio=pace.ratio if pace else None,
             behind=pace.behind if pace else False,
         )
+
+
+def _canonical(request: BatchRequest) -> bytes:
+    return orjson.dumps(request.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)
+
+
+def _read_again(stored: bytes) -> bytes | None:
+    """A request that an older Heddle stored, with the fields of today; ``None`` of a foreign one."""
+    try:
+        return _canonical(BatchRequest.model_validate_json(stored))
+    except ValidationError:
+        return None
 
 
 def _state(stored: BatchState, batch: OpenBatch | None) -> str:

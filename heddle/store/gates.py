@@ -46,6 +46,8 @@ class Gate(StrEnum):
     """Finite, no more than rounding above 0, exactly 0.0 where the mask is 0."""
     ZERO_LOGPROBS = "zero_logprobs"
     WEIGHT_VERSIONS = "weight_versions"
+    VERSION_SPAN = "version_span"
+    """No more than a configured number of weight versions lie between its oldest and its newest token."""
     STOP_REASON = "stop_reason"
     FAILURE = "failure"
     """Present exactly where the status is ``failed``; an infra failure has no reward."""
@@ -81,11 +83,14 @@ def sampled_as_asked(asked: SamplingParams, echo: SamplingParams | None) -> bool
     )
 
 
-def check(trajectory: Trajectory) -> list[GateViolation]:
+def check(trajectory: Trajectory, max_version_span: int | None = None) -> list[GateViolation]:
     """Every violation, in the order of the gates; empty for a record that may be admitted."""
     violations = [
         GateViolation(gate, message) for gate, judge in _JUDGES.items() for message in judge(trajectory)
     ]
+    if max_version_span is not None:
+        too_far = _version_span(trajectory, max_version_span)
+        violations += [GateViolation(Gate.VERSION_SPAN, message) for message in too_far]
     if _STRUCTURE.isdisjoint(violation.gate for violation in violations):
         violations += [GateViolation(Gate.PREFIX, message) for message in _prefix(trajectory)]
     return violations
@@ -181,6 +186,13 @@ def _weight_versions(t: Trajectory) -> Iterator[str]:
         return
     earlier, later = next((a, b) for a, b in pairwise(versions) if b < a)
     yield f"weight version {later} follows {earlier}"
+
+
+def _version_span(t: Trajectory, most: int) -> Iterator[str]:
+    versions = list(compress(t.weight_versions, t.response_mask))
+    span = max(versions, default=0) - min(versions, default=0)
+    if span > most:
+        yield f"weights {min(versions)} to {max(versions)} sampled it; they may be {most} versions apart"
 
 
 def _stop_reason(t: Trajectory) -> Iterator[str]:

@@ -149,6 +149,7 @@ class Job:
     faults: Sequence[FakeFaults] = ()
     engine: dict[str, object] = field(default_factory=dict)
     decisions: dict[str, object] = field(default_factory=dict)
+    rollouts: dict[str, object] = field(default_factory=dict)
     request: dict[str, object] = field(default_factory=dict)
     environments: dict[str, str] = field(default_factory=dict)
     """Others, as ``module:Class``."""
@@ -169,6 +170,7 @@ class Job:
                     **self.environments,
                 },
                 "decisions": self.decisions,
+                "rollouts": self.rollouts,
             }
         )
 

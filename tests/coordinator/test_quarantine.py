@@ -98,6 +98,18 @@ async def test_weights_that_go_backwards_within_a_trajectory_are_refused(tmp_pat
     assert gates == [Gate.WEIGHT_VERSIONS]
 
 
+@pytest.mark.parametrize(("bound", "expected"), [(1, [Gate.VERSION_SPAN]), (2, []), (None, [])])
+async def test_weights_too_far_apart_within_a_trajectory_are_refused(
+    bound: int | None, expected: list[Gate], tmp_path: Path
+) -> None:
+    """Where a bound is configured: one is sampled by the weights 5, 6 and 7, the others by 7."""
+    rollouts: dict[str, object] = {} if bound is None else {"max_version_span": bound}
+    job = Job(pool="1", slots=1, rollouts=rollouts)
+    records, gates = await run(versions(5, 6, 7), tmp_path, Metrics(), job)
+    assert gates == expected
+    assert len(records) == TRAJECTORIES
+
+
 @pytest.mark.parametrize("honest", [Lie(), echo(None), versions(0, 0, 1), only_the_last(0.0)])
 async def test_what_an_honest_engine_may_say_is_no_alarm(honest: Lie, tmp_path: Path) -> None:
     """An engine that tells nothing, new weights, a certain token."""

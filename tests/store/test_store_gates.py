@@ -124,6 +124,16 @@ def test_a_bad_record_is_refused_by_its_gate_alone(gate: Gate, bad: Trajectory) 
     assert gates_of(bad) == [gate]
 
 
+def test_weights_may_be_as_far_apart_as_is_configured() -> None:
+    """Only those that sampled count: an observation carries the version of its step."""
+    spread = replace(GOOD, weight_versions=[1, 1, 1, 3, 3, 4, 4, 4, 9, 9])
+    assert gates_of(spread) == []
+    assert check(spread, 3) == []
+    (violation,) = check(spread, 2)
+    assert violation.gate is Gate.VERSION_SPAN
+    assert violation.message == "weights 1 to 4 sampled it; they may be 2 versions apart"
+
+
 def test_an_empty_completed_trajectory_is_refused() -> None:
     """A completed trajectory that said nothing is a lost response, not an answer."""
     empty = replace(
