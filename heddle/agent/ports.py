@@ -301,10 +301,7 @@ class ToolInvoker(Protocol):
         payload: Mapping[str, Json] | None = None,
         timeout_s: float | None = None,
     ) -> ToolResult:
-        """Run ``call`` on ``backend``; ``payload`` defaults to the call's arguments.
-
-        Raises ``ToolBackendError`` where the infrastructure (not the code) failed.
-        """
+        """Run ``call`` on ``backend``; ``payload`` defaults to its arguments. Raises ``ToolBackendError``."""
         ...
 
     def reject(self, call: ToolCall, message: str) -> ToolResult:
