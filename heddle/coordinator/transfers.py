@@ -45,6 +45,7 @@ class MovingRun(Protocol):
 @dataclass(slots=True)
 class _Copying:
     order: Transfer
+    run: MovingRun
     step_index: int
     """Whose tools run."""
     began: float
@@ -74,17 +75,21 @@ class TransferDesk:
         """Begin a transfer; its trajectory has no other."""
         copy = _copy(source, target, run.context_ids(), run.visit(target))
         work = self._tasks.create_task(copy, name=f"transfer {order.trajectory_id}")
-        copying = _Copying(order, run.steps_done - 1, self._now(), work)
+        copying = _Copying(order, run, run.steps_done - 1, self._now(), work)
         self._copying[order.trajectory_id] = copying
         self._own(work)
-        self._own(self._tasks.create_task(self._answer(copying, run)))
+        self._own(self._tasks.create_task(self._answer(copying)))
 
     def withdraw(self, trajectory_id: TrajectoryId) -> None:
-        """Break a transfer off; its answer comes when the engines have let go, or at its deadline."""
+        """Break a transfer off; its answer comes when the engines have let go, or at its deadline.
+
+        Its trajectory remembers it now: it may have ended by then.
+        """
         copying = self._copying.get(trajectory_id)
-        if copying is not None:
+        if copying is not None and not copying.withdrawn:
             copying.withdrawn = True
             copying.work.cancel()
+            self._note(copying, WITHDRAWN)
 
     async def close(self) -> None:
         """End everything; nothing is answered any more."""
@@ -98,15 +103,19 @@ class TransferDesk:
         self._owned.add(task)
         task.add_done_callback(self._owned.discard)
 
-    async def _answer(self, copying: _Copying, run: MovingRun) -> None:
+    def _note(self, copying: _Copying, outcome: PrefixTransfer | str) -> None:
+        move = _record(copying, outcome, self._now() - copying.began)
+        copying.run.note_move(copying.step_index, move)
+        self._observe(move)
+
+    async def _answer(self, copying: _Copying) -> None:
         order = copying.order
         await asyncio.wait({copying.work}, timeout=order.deadline_s)
         outcome = _outcome(copying)
         copying.work.cancel()
         del self._copying[order.trajectory_id]
-        move = _record(copying, outcome, self._now() - copying.began)
-        run.note_move(copying.step_index, move)
-        self._observe(move)
+        if not copying.withdrawn:
+            self._note(copying, outcome)
         if isinstance(outcome, PrefixTransfer):
             moved = outcome.moved_tokens
             self._post(TransferFinished(order.trajectory_id, order.source, order.target, moved))

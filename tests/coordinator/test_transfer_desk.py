@@ -159,6 +159,7 @@ async def test_a_withdrawal_is_answered_when_the_engine_has_let_go() -> None:
         made.order(source, FakeEngine(slots=1))
         await source.begun.wait()
         made.desk.withdraw(T)
+        assert made.run.move.outcome == "withdrawn", "noted at once: the trajectory may end before the answer"
         assert await made.answer() == TransferFailed(T, A, B, "withdrawn")
         assert source.let_go.is_set()
         assert made.run.move.outcome == "withdrawn"

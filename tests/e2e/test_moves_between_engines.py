@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
+from moving_rig import Steps, batch, configuration, records_of
 
-from heddle.api.schemas import BatchRequest
 from heddle.app import open_coordinator
-from heddle.config import parse_config
 from heddle.control.ports import MoveMeans
-from heddle.records import Trajectory, decode_trajectory
+from heddle.records import Trajectory
 from moving_planner import offer_nomad
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
-STEPS = [
+STEPS: Steps = [
     {"output_tokens": 24, "tool_seconds": 1.5},
     {"output_tokens": 24, "tool_seconds": 1.5},
     {"output_tokens": 16},
 ]
-PROMPT_TOKENS = 90
 
 
 async def run(data_dir: Path, migration: str) -> Trajectory:
-    """Alone on two workers, at temperature 0."""
-    config = parse_config(
-        {
-            "data_dir": data_dir,
-            "engine": {"pool": "1+1", "slots": 1, "context_tokens": 512},
-            "decisions": {"migration": migration},
-        }
-    )
-    request = BatchRequest.model_validate(
-        {
-            "environment": "replay",
-            "prompts": [{"task": {"steps": STEPS, "prompt_tokens": PROMPT_TOKENS}}],
-            "sampling": {"temperature": 0.0},
-        }
-    )
-    async with open_coordinator(config) as coordinator, asyncio.timeout(200):
-        status, _ = await coordinator.submit(request)
-        page = await coordinator.trajectories(status.batch_id, after=None, limit=10, wait_s=180.0)
-    [record] = page.records
-    return decode_trajectory(record)
+    """Alone on two workers."""
+    async with open_coordinator(configuration(data_dir, migration=migration)) as coordinator:
+        status, _ = await coordinator.submit(batch(STEPS))
+        [record] = await records_of(coordinator, status.batch_id)
+    return record
 
 
 async def test_a_moved_trajectory_is_the_one_that_it_would_have_been(
