@@ -42,7 +42,8 @@ from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import TypeVar
 
-from paper_tables import DEGREES, GPU, OTHER_TOOLS, Trace, load_traces
+from paper_tables import DEGREES, GPU
+from played_traces import OTHER_TOOLS, Trace, load_traces
 from pydantic import TypeAdapter
 
 from heddle.control.build import PlaneSettings

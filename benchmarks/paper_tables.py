@@ -25,7 +25,6 @@ lengths (reasoning models, up to 40,000 tokens) are not those of the traces.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
 import time
@@ -36,23 +35,19 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
+from played_traces import Trace, load_traces
+
 from heddle.control.build import PlaneSettings, build_plane
 from heddle.control.events import BatchSubmitted, PoolRequested, TrajectorySpec
 from heddle.planning.shipped import shipped_profiles
 from heddle.presets import find_preset
 from heddle.simulate.compare import Configuration, Experiment, RunSummary, run_seed
 from heddle.simulate.hardware import hardware_from_profile
-from heddle.simulate.readers import read_workload
 from heddle.simulate.sampling import (
     Draw,
-    SampleSource,
     bootstrap,
     mean_running_context,
-    with_longer_outputs,
-    within_context,
 )
-from heddle.simulate.shipped import shipped_trace
-from heddle.simulate.tool_times import ToolTimes, parse_tool_times, without_tool_times
 from heddle.simulate.workload import Workload
 from heddle.types import BatchId
 
@@ -63,17 +58,6 @@ DEGREES = (1, 2, 4, 8)
 TRAJECTORIES_PER_GPU: Mapping[int, int] = {8: 100, 64: 50}
 """By budget; twice as many as slots."""
 SAMPLES = 16
-MOST_CONTEXT = 16_384
-"""The largest model on one GPU holds little more."""
-TOOLS: Mapping[str, str] = {
-    "coding": "lognormal:median=0.3,sigma=0.8",
-    "search": "lognormal:median=1.0,sigma=0.8",
-    "math": "lognormal:median=0.033,sigma=0.8",
-}
-"""Means of 0.41, 1.38 and 0.045 s: the paper's 0.41, 1.41 and 0.046 s."""
-OTHER_TOOLS = "lognormal:median=0.3,sigma=0.8"
-SHIPPED: Mapping[str, str] = {"coding": "coding_agent", "search": "search_agent", "math": "math_agent"}
-
 BASELINES: Mapping[str, str] = {
     "verl": "verl",
     "verl*": "verl-rebalance",
@@ -94,16 +78,6 @@ PARTS: Mapping[str, tuple[str, str]] = {
 RECALLS = (0.8, 0.6)
 TAIL = 0.2
 ORACLE = "oracle"
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """A workload by name, and the tool times it gets."""
-
-    name: str
-    workload: Workload
-    tools: ToolTimes
-    source: SampleSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,36 +120,6 @@ class Cell:
 
     def _mean(self, name: str) -> float:
         return fmean(run.makespan_s for run in self.runs[name])
-
-
-# -------------------------------------------------------------------------------------- workloads
-
-
-def load_traces(folder: Path | None, scale: float) -> list[Trace]:
-    """The shipped traces, or those of a folder."""
-    if folder is None:
-        contents = {name: shipped_trace(shipped) for name, shipped in SHIPPED.items()}
-    else:
-        paths = sorted([*folder.glob("*.jsonl"), *folder.glob("*.jsonl.gz")])
-        contents = {path.name.partition(".jsonl")[0]: _unpacked(path) for path in paths}
-    return [_trace(name, content, scale) for name, content in contents.items()]
-
-
-def _unpacked(path: Path) -> bytes:
-    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-
-
-def _trace(name: str, content: bytes, scale: float) -> Trace:
-    recorded = read_workload(content, name=name)
-    workload = within_context(with_longer_outputs(recorded, scale), MOST_CONTEXT)
-    groups = {trajectory.group_id for trajectory in workload.trajectories}
-    alone = len(groups) == len(workload.trajectories)
-    return Trace(
-        name,
-        without_tool_times(workload),
-        parse_tool_times(TOOLS.get(name, OTHER_TOOLS)),
-        SampleSource.TRACE if alone else SampleSource.PROMPT,
-    )
 
 
 def draw_for(trace: Trace, gpus: int) -> Draw:
