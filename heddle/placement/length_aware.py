@@ -34,6 +34,10 @@ LEVELS = 0.1, 0.5, 0.9
 SEARCH_LOOKS = 30
 """Rounds of the local search of ``drain``. Counted, not timed: a replay must find the same plan."""
 
+LEVEL_WITHIN = 1.02
+"""Times the plan's makespan within which groups are made alike in size: tools and prompts have no price, so
+that a plan's last percent is worth less than what it costs all others."""
+
 SEARCH_PATIENCE = 4_000
 """Fruitless tries in a row after which it ends earlier."""
 
@@ -170,11 +174,12 @@ def exact(lengths: Floats, degrees: tuple[int, ...], cost: DrainingCost, seed: i
 
 
 def drain(lengths: Floats, degrees: tuple[int, ...], cost: DrainingCost, seed: int) -> Partition:
-    """The best found when groups are run to their end."""
+    """The best found when groups are run to their end, and of almost equally good ones an even one."""
     from heddle.placement.drain import place
+    from heddle.planning.drain_groups import levelled
 
     looks = count()
-    return place(
+    plan = place(
         lengths,
         degrees,
         cost,
@@ -182,3 +187,4 @@ def drain(lengths: Floats, degrees: tuple[int, ...], cost: DrainingCost, seed: i
         patience=SEARCH_PATIENCE,
         out_of_time=lambda: next(looks) >= SEARCH_LOOKS,
     )
+    return levelled(lengths, cost, plan, plan.makespan_s * LEVEL_WITHIN)

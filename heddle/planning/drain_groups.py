@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from heddle.planning.cost import DrainingCost, row_of
-from heddle.planning.kernels import draining
+from heddle.planning.kernels import draining, levelling
 from heddle.planning.plan import Indices, Partition
 from heddle.planning.profile import Floats
 from heddle.planning.reach import runs
@@ -83,9 +83,7 @@ def polished(
     rows = _rows(cost, partition.degrees)
     if len(rows) < 2 or len(rows) * len(lengths) > MAX_CELLS:
         return partition
-    owners = np.empty(len(lengths), np.int64)
-    for worker, group in enumerate(partition.groups):
-        owners[group] = worker
+    owners = _owners(partition, len(lengths))
     state = np.array([1.0 + seed % 2147483646])
     tries = max(min(TRIES * len(rows) // (100 * len(lengths) + 1), patience), 1)
     idle = 0
@@ -95,6 +93,24 @@ def polished(
         idle += before if idle == tries else 0
     improved = judged(lengths, cost, _partition(partition.degrees, owners))
     return min(improved, partition, key=lambda candidate: candidate.makespan_s)
+
+
+def levelled(lengths: Floats, cost: DrainingCost, partition: Partition, within_s: float) -> Partition:
+    """Groups of as equal sizes, by what each worker runs at once, as ends within ``within_s`` allow.
+
+    A plan for known lengths spares its longest trajectories by crowding all others; what it does not need for
+    its end is given back to them. It ends within ``within_s`` where it did before.
+    """
+    owners = _owners(partition, len(lengths))
+    levelling.level(lengths, cost.steps, cost.caps, _rows(cost, partition.degrees), owners, within_s)
+    return judged(lengths, cost, _partition(partition.degrees, owners))
+
+
+def _owners(partition: Partition, members: int) -> Indices:
+    owners = np.empty(members, np.int64)
+    for worker, group in enumerate(partition.groups):
+        owners[group] = worker
+    return owners
 
 
 def _rows(cost: DrainingCost, degrees: Sequence[int]) -> Indices:

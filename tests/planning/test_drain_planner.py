@@ -18,8 +18,8 @@ from exhaustive import (
 from heddle.allocation import drain as drain_allocation
 from heddle.errors import ConfigError
 from heddle.placement import drain as drain_placement
-from heddle.planning.cost import draining_cost, row_of
-from heddle.planning.drain_groups import best_runs, judged, polished, spread
+from heddle.planning.cost import DrainingCost, draining_cost, row_of
+from heddle.planning.drain_groups import best_runs, judged, levelled, polished, spread
 from heddle.planning.plan import Partition
 from heddle.planning.reach import budget_states, pool_states, sequence_states
 from heddle.planning.shipped import shipped_profiles
@@ -185,3 +185,41 @@ def test_no_worker_is_a_mistake_and_no_trajectory_an_empty_plan() -> None:
         drain_allocation.allocate(np.array([1.0]), 1, cost, out_of_time=lambda: True)
     assert drain_allocation.allocate(np.empty(0), 2, cost, out_of_time=lambda: False).makespan_s == 0.0
     assert drain_placement.place(np.empty(0), (2, 2), cost).degrees == (2, 2)
+
+
+def test_levelling_makes_groups_alike_as_far_as_the_deadline_allows() -> None:
+    """Nobody ends too late, and the fullest worker never gets fuller; a generous deadline evens out all."""
+    rng = np.random.default_rng(11)
+    for _ in range(40):
+        lengths = make_lengths(rng, most=12)
+        degrees = make_degrees(rng)
+        cost = make_draining_cost(rng, degrees, len(lengths))
+        pool = tuple(sorted((int(degree) for degree in rng.choice(degrees, 3)), reverse=True))
+        plan = drain_placement.place(lengths, pool, cost, seed=1, out_of_time=looks(20))
+
+        within_s = plan.makespan_s * float(rng.choice([1.0, 1.1, 2.0]))
+        level = levelled(lengths, cost, plan, within_s)
+
+        assert_is_partition(level, lengths, cost)
+        assert level.makespan_s <= within_s * (1 + 1e-12)
+        assert max(loads(level, cost)) <= max(loads(plan, cost))
+
+
+def test_one_long_trajectory_is_not_given_a_worker_that_it_does_not_need() -> None:
+    """To be alone saves it little; within that little the others get their share of its worker back."""
+    profile = shipped_profiles().select("h100_sxm", "Qwen3-14B")
+    lengths = np.array([4000.0, *[100.0] * 400])
+    cost = draining_cost(profile, (8,), len(lengths))
+    plan = drain_placement.place(lengths, (8, 8), cost, seed=0, out_of_time=looks(20))
+
+    level = levelled(lengths, cost, plan, plan.makespan_s * 1.05)
+
+    assert min(len(group) for group in plan.groups) == 1
+    assert min(len(group) for group in level.groups) > 150
+    assert level.makespan_s <= plan.makespan_s * 1.05
+
+
+def loads(partition: Partition, cost: DrainingCost) -> list[float]:
+    """Members of each group per cap."""
+    pairs = zip(partition.degrees, partition.groups, strict=True)
+    return [len(group) / cost.caps[row_of(cost.degrees, degree)] for degree, group in pairs]
