@@ -38,23 +38,23 @@ class Trace:
     source: SampleSource
 
 
-def load_traces(folder: Path | None, scale: float) -> list[Trace]:
+def load_traces(folder: Path | None, scale: float, most_context: int = MOST_CONTEXT) -> list[Trace]:
     """The shipped traces, or those of a folder."""
     if folder is None:
         contents = {name: shipped_trace(shipped) for name, shipped in SHIPPED.items()}
     else:
         paths = sorted([*folder.glob("*.jsonl"), *folder.glob("*.jsonl.gz")])
         contents = {path.name.partition(".jsonl")[0]: _unpacked(path) for path in paths}
-    return [_trace(name, content, scale) for name, content in contents.items()]
+    return [_trace(name, content, scale, most_context) for name, content in contents.items()]
 
 
 def _unpacked(path: Path) -> bytes:
     return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
 
-def _trace(name: str, content: bytes, scale: float) -> Trace:
+def _trace(name: str, content: bytes, scale: float, most_context: int) -> Trace:
     recorded = read_workload(content, name=name)
-    workload = within_context(with_longer_outputs(recorded, scale), MOST_CONTEXT)
+    workload = within_context(with_longer_outputs(recorded, scale), most_context)
     groups = {trajectory.group_id for trajectory in workload.trajectories}
     alone = len(groups) == len(workload.trajectories)
     return Trace(

@@ -3,11 +3,11 @@
     python benchmarks/predicted_makespans.py [--traces DIR] [--seeds 5] [--gpus 2] [--earlier 1] [--json FILE]
 
 The shipped traces, and with ``--traces`` every ``*.jsonl(.gz)`` of a folder besides. Each seed halves the
-prompts of a trace: the batch that is timed is drawn from one half, in groups of 16, 64 trajectories a GPU on 16
-slots; tool times are drawn. Predictors: ``oracle`` (exact lengths), ``noisy`` (``noisy_oracle``, lengths wrong
-by a factor of e^0.5), ``cold`` (``progressive`` that has seen nothing) and ``warm`` (``progressive`` that has
-seen ``--earlier`` batches of the same size from the other half: no prompt of them is in the timed batch). Both
-schedulers that go by length use each; placement is the same for all, on workers of degree 1.
+prompts of a trace: the batch that is timed is drawn from one half, in groups of 16, 64 trajectories a GPU on
+16 slots; tool times are drawn. Predictors: ``oracle`` (exact lengths), ``noisy`` (``noisy_oracle``, lengths
+wrong by a factor of e^0.5), ``cold`` (``progressive`` that has seen nothing) and ``warm`` (``progressive``
+after ``--earlier`` batches of the same size from the other half: no prompt of them is in the timed batch).
+Both schedulers that go by length use each; placement is the same for all, on workers of degree 1.
 
 A cell is the makespan of first come, first served, over the one with this predictor, within each seed: the
 mean and, after the slash, the worst seed; above 1 is faster. ``<`` marks cells that lose in the mean.
@@ -44,6 +44,8 @@ GPU, MODEL = "h100_sxm", "Qwen3-14B"
 SLOTS = 16
 SAMPLES = 16
 GROUPS_PER_GPU = 4
+LONGEST_CONTEXT = 65_536
+"""Of traces that are not shipped; longer trajectories are left out."""
 SCHEDULERS = ("progressive", "earned")
 KNOWING: Mapping[str, PlaneSettings] = {
     "oracle": PlaneSettings(predictor="oracle"),
@@ -157,7 +159,7 @@ def main() -> None:
     options = parser.parse_args()
     traces = load_traces(None, 1.0)
     if options.traces is not None:
-        traces += load_traces(options.traces, 1.0)
+        traces += load_traces(options.traces, 1.0, LONGEST_CONTEXT)
     tasks = [
         Task(trace, options.gpus, options.earlier, seed)
         for trace, seed in product(traces, range(options.seeds))
