@@ -72,6 +72,8 @@ def plane_settings(
         predictor_error=decisions.predictor_error,
         transfer_tokens_per_s=decisions.transfer_tokens_per_s or transfer_tokens_per_s,
         transfer_deadline_s=decisions.transfer_deadline_s,
+        reshaper=decisions.reshaper,
+        worker_start_s=decisions.worker_start_s,
     )
 
 

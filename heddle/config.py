@@ -192,6 +192,10 @@ class DecisionsConfig(_Section):
     is known for."""
     transfer_deadline_s: float = Field(default=30.0, gt=0.0)
     """After which moving a trajectory's context to another worker has failed."""
+    reshaper: str = "none"
+    """Whether idle workers give way to larger ones while the last trajectories of a batch run: ``tail``."""
+    worker_start_s: float = Field(default=60.0, gt=0.0)
+    """That starting a worker is expected to take, until a reshape has measured it."""
     seed: int = 0
 
 

@@ -38,6 +38,7 @@ class Choices(TypedDict, total=False):
     max_preemptions_per_step: int
     ageing_per_s: float
     kv_guard: bool
+    reshaper: str
 
 
 @dataclass(frozen=True, slots=True)

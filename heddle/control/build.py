@@ -14,11 +14,13 @@ from heddle.control.guard import GuardRules
 from heddle.control.moves import MoveRules
 from heddle.control.plane import ControlPlane
 from heddle.control.preemption import PreemptionRules
+from heddle.control.reshapes import DEFAULT_START_S, ReshapeRules
 from heddle.migration import MigrationOptions, make_migration_planner
 from heddle.placement import PlacerOptions, make_placer
 from heddle.planning.profile import Profile
 from heddle.planning.transfer_rate import TransferRate
 from heddle.predict import PREDICTION_ERROR, PredictorOptions, make_predictor
+from heddle.reshaping import ReshapingOptions, make_reshaper
 from heddle.scheduling import MARGIN_TOKENS, make_scheduler
 
 
@@ -51,6 +53,9 @@ class PlaneSettings:
     """How fast a prefix travels between workers, until transfers have shown it; ``None``: it does not, and
     moves compute it anew."""
     transfer_deadline_s: float = 30.0
+    reshaper: str = "none"
+    worker_start_s: float = DEFAULT_START_S
+    """What starting a worker is expected to take, until a reshape has measured it."""
 
 
 def build_plane(settings: PlaneSettings) -> ControlPlane:
@@ -73,6 +78,11 @@ def build_plane(settings: PlaneSettings) -> ControlPlane:
             MigrationOptions(settings.profile, transfer_rate.tokens_per_s, predictor.trust),
         ),
         predictor=predictor,
+        reshaper=make_reshaper(
+            settings.reshaper,
+            ReshapingOptions(settings.profile, slots.of, transfer_rate.tokens_per_s, predictor.trust),
+        ),
+        reshape_rules=ReshapeRules(slots.of, settings.worker_start_s),
         rules=DispatchRules(
             preemption=PreemptionRules(settings.preemption, settings.max_preemptions_per_step),
             guard=GuardRules(settings.kv_guard),

@@ -13,6 +13,7 @@ from heddle.control.guard import GuardRules, MemoryGuard
 from heddle.control.ports import Placer, Scheduler
 from heddle.control.preemption import Preemption, PreemptionRules
 from heddle.control.state import ControlState, TrajectoryState, WorkerState
+from heddle.control.transfers import MoveOutcome
 from heddle.types import StopReason, TrajectoryPhase, WorkerPhase
 
 
@@ -110,9 +111,19 @@ class Dispatcher:
         self._placer.prepare(tuple(self._state.trajectories.values()), self._state.ready)
 
     def rehome(self, trajectory: TrajectoryState) -> None:
-        """Before its next step: to another home if the placer wants it, while it neither runs nor waits."""
+        """Before its next step: to where it is bound, or to another home if the placer wants it.
+
+        It neither runs nor waits.
+        """
         home_id = trajectory.worker_id
         if home_id is None or self._state.workers[home_id].phase is not WorkerPhase.READY:
+            return
+        if trajectory.bound_for is not None:
+            target = self._state.workers[trajectory.bound_for]
+            if target.phase is WorkerPhase.READY and self._state.has_room(target, trajectory):
+                self.move_home(trajectory, target)
+                trajectory.moves += 1
+                self._state.moves[MoveOutcome.MOVED] += 1
             return
         chosen = self._placer.rehome(trajectory, self._state.ready)
         if chosen is not None and chosen != home_id:

@@ -223,6 +223,14 @@ class WorkerStopped:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightsCommitted:
+    """Other weights serve from now on."""
+
+    reloadable: bool
+    """Whether a worker that starts later can load them; not where a trainer pushed them."""
+
+
+@dataclass(frozen=True, slots=True)
 class DispatchPaused:
     """No further generation is to start until dispatch resumes."""
 
@@ -252,6 +260,7 @@ Event: TypeAlias = (
     | WorkerLost
     | WorkerDrainRequested
     | WorkerStopped
+    | WeightsCommitted
     | DispatchPaused
     | DispatchResumed
 )

@@ -7,6 +7,7 @@ is withdrawn and the trajectory goes on where it is. So no trajectory ever waits
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from heddle.control.commands import CancelTransfer, Command, Transfer
@@ -62,8 +63,8 @@ class Moves:
         self._planner.forget(trajectory.trajectory_id)
 
     def consider(self, trajectory: TrajectoryState, now: float) -> list[Command]:
-        """Its tools have started: move it if the planner proposes so and nothing speaks against it."""
-        for proposal in self._planner.propose((trajectory,), self._state.ready, now):
+        """Its tools run: move it if it is bound for another worker or the planner proposes so."""
+        for proposal in self._proposals(trajectory, now):
             refusal = self._refusal(proposal)
             if refusal is None:
                 self._accept(proposal)
@@ -114,6 +115,15 @@ class Moves:
         self._state.moves[MoveOutcome.FAILED] += not move.withdrawn
         return self._start(now)
 
+    def _proposals(self, trajectory: TrajectoryState, now: float) -> Iterable[MigrationProposal]:
+        """Where the pool was reshaped for it, nobody else is asked."""
+        source, target = trajectory.worker_id, trajectory.bound_for
+        if target is None or source is None:
+            return self._planner.propose((trajectory,), self._state.ready, now)
+        urgency = trajectory.predicted_remaining_tokens or 0.0
+        means = MoveMeans.RECOMPUTE if self._rate.tokens_per_s() is None else MoveMeans.TRANSFER
+        return (MigrationProposal(trajectory.trajectory_id, source, target, means, urgency),)
+
     def _refusal(self, proposal: MigrationProposal) -> MoveRefusal | None:
         trajectory = self._state.trajectories.get(proposal.trajectory_id)
         target = self._state.workers.get(proposal.target)
@@ -129,15 +139,9 @@ class Moves:
             return MoveRefusal.THERE_ALREADY
         if target is None or target.phase is not WorkerPhase.READY:
             return MoveRefusal.TARGET_NOT_READY
-        if not self._fits(trajectory, target):
+        if not self._state.has_room(target, trajectory):
             return MoveRefusal.NO_MEMORY
         return None
-
-    def _fits(self, trajectory: TrajectoryState, target: WorkerState) -> bool:
-        if target.kv_limit_tokens is None:
-            return True
-        expected = self._state.transfers.expected_tokens(target.worker_id)
-        return target.kv_tokens + expected + target.kv_needed(trajectory) <= target.kv_limit_tokens
 
     def _accept(self, proposal: MigrationProposal) -> None:
         trajectory = self._state.trajectories[proposal.trajectory_id]

@@ -30,6 +30,7 @@ from heddle.control.events import (
     TrajectoryFinished,
     TransferFailed,
     TransferFinished,
+    WeightsCommitted,
     WorkerAdded,
     WorkerDrainRequested,
     WorkerLost,
@@ -37,8 +38,9 @@ from heddle.control.events import (
     WorkerStopped,
 )
 from heddle.control.moves import DEFAULT_MOVE_RULES, MoveRules, Moves
-from heddle.control.ports import Allocator, LengthPredictor, MigrationPlanner, Placer, Scheduler
+from heddle.control.ports import Allocator, LengthPredictor, MigrationPlanner, Placer, Reshaper, Scheduler
 from heddle.control.queries import ControlExplanation, ControlGauges, WaitingGroup
+from heddle.control.reshapes import ReshapeRules, Reshapes
 from heddle.control.state import ControlState, IgnoreReason
 from heddle.control.trajectories import TrajectoryEvents
 from heddle.control.workers import WorkerEvents
@@ -58,6 +60,8 @@ class ControlPlane:
         allocator: Allocator,
         migration: MigrationPlanner,
         predictor: LengthPredictor,
+        reshaper: Reshaper,
+        reshape_rules: ReshapeRules,
         rules: DispatchRules = DEFAULT_RULES,
         move_rules: MoveRules = DEFAULT_MOVE_RULES,
         transfer_rate: TransferRate | None = None,
@@ -69,8 +73,11 @@ class ControlPlane:
         self.transfer_rate = transfer_rate or TransferRate()
         """For reading."""
         self._moves = Moves(self.state, self._dispatcher, migration, move_rules, self.transfer_rate)
-        self._trajectories = TrajectoryEvents(self.state, self._dispatcher, predictor, self._moves)
         self._workers = WorkerEvents(self.state, self._dispatcher, allocator, self._moves)
+        self._reshapes = Reshapes(self.state, self._workers, self._moves, reshaper, reshape_rules)
+        self._trajectories = TrajectoryEvents(
+            self.state, self._dispatcher, predictor, self._moves, self._reshapes
+        )
         self.predictor = predictor
         """For reading: its trust, and what it has learned."""
 
@@ -113,6 +120,9 @@ class ControlPlane:
                 return []
             case PredictorRestored():
                 return self._trajectories.predictor_restored(event)
+            case WeightsCommitted():
+                self.state.shape.weights_reloadable = event.reloadable
+                return []
             case DispatchPaused():
                 return self._pause()
             case DispatchResumed():
@@ -127,14 +137,19 @@ class ControlPlane:
     ) -> list[Command]:
         match event:
             case PoolRequested():
+                self._reshapes.forget()
                 return self._workers.pool_requested(event)
             case WorkerAdded():
+                self._reshapes.forget()
                 return self._workers.worker_added(event)
             case WorkerReady():
-                return self._workers.worker_ready(event, now)
+                commands = self._workers.worker_ready(event, now)
+                return commands + self._reshapes.worker_ready(event.worker_id, now)
             case WorkerLost():
-                return self._workers.worker_lost(event, now)
+                commands = self._workers.worker_lost(event, now)
+                return commands + self._reshapes.worker_lost(event, now)
             case WorkerDrainRequested():
+                self._reshapes.forget()
                 return self._workers.drain_requested(event, now)
             case WorkerStopped():
                 return self._workers.worker_stopped(event)
@@ -189,7 +204,4 @@ class ControlPlane:
 
     def unused_worker_id(self) -> WorkerId:
         """An id for a worker to add: ``w`` and a number that no worker has had."""
-        number = self.state.workers_total
-        while WorkerId(f"w{number}") in self.state.workers:
-            number += 1
-        return WorkerId(f"w{number}")
+        return self.state.unused_worker_id()

@@ -1,4 +1,4 @@
-"""The five decisions that the control plane delegates. Pure: time and randomness are arguments.
+"""The six decisions that the control plane delegates. Pure: time and randomness are arguments.
 
 Each has sibling implementations, one file each, in the package of its name. None of them acts: a
 decision is a returned value, and the control plane alone turns it into state and commands.
@@ -6,7 +6,7 @@ decision is a returned value, and the control plane alone turns it into state an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -131,6 +131,41 @@ class MigrationPlanner(Protocol):
 
     def forget(self, trajectory_id: TrajectoryId) -> None:
         """The trajectory ended: whatever is remembered of it may go."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """Stop some workers and start others on their GPUs, while the rest go on."""
+
+    drain: tuple[WorkerId, ...]
+    degrees: tuple[int, ...]
+    """Of the workers to start; they need no more GPUs than the drained ones hold."""
+    saved_s: float
+    """By how much the last trajectory is predicted to end sooner, all costs taken off."""
+
+
+class Reshaper(Protocol):
+    """Whether the pool takes another shape while the last trajectories of a batch run."""
+
+    @property
+    def name(self) -> str: ...
+
+    def propose(self, workers: Sequence[WorkerView], start_s: float) -> Reshape | None:
+        """What is to become of ``workers``, all ready, if starting a worker takes ``start_s``.
+
+        Asked when a trajectory has finished, a number of times that grows with the logarithm of the batch.
+        """
+        ...
+
+    def assign(
+        self, workers: Sequence[WorkerView], fresh: Collection[WorkerId]
+    ) -> Mapping[TrajectoryId, WorkerId]:
+        """Who should move to one of ``fresh``, workers that a reshape started and that have come up."""
+        ...
+
+    def observe_finished(self, trajectory: TrajectoryView) -> None:
+        """The trajectory reached its own end (cancelled and failed ones are not shown)."""
         ...
 
 

@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import count
 from typing import TypeAlias
 
 from heddle.control.commands import Command
 from heddle.control.invariants import check_invariants
+from heddle.control.shape import PoolShape
 from heddle.control.shares import Share, SharedQueue
 from heddle.control.transfers import MoveOutcome, MoveRefusal, TransferLine
 from heddle.types import (
@@ -105,6 +107,8 @@ class TrajectoryState:
     """The guard lets it wait for memory before its next step."""
     moves: int = 0
     """How often its home changed while its tools ran."""
+    bound_for: WorkerId | None = None
+    """A worker that the pool was reshaped for it: it goes there while its tools run, or after them."""
     move_refused: MoveRefusal | None = None
     """Why it stayed when a move of it was proposed last; ``None`` where that was accepted."""
     workload: str = ""
@@ -227,6 +231,7 @@ class ControlState:
     finished: Counter[StopReason] = field(default_factory=Counter)
     moves: Counter[MoveOutcome] = field(default_factory=Counter)
     moves_refused: Counter[MoveRefusal] = field(default_factory=Counter)
+    shape: PoolShape = field(default_factory=PoolShape)
     ignored: Counter[IgnoreReason] = field(default_factory=Counter)
     last_ignored: IgnoreReason | None = None
     """Why the event handled last changed nothing; ``None`` where it was accepted."""
@@ -273,6 +278,8 @@ class ControlState:
             self.release_kv(trajectory)
             del self.workers[trajectory.worker_id].residents[trajectory.trajectory_id]
         trajectory.warm = trajectory.held_back = False
+        if worker is None or worker.worker_id == trajectory.bound_for:
+            trajectory.bound_for = None
         if worker is None:
             trajectory.worker_id = None
             return
@@ -305,6 +312,11 @@ class ControlState:
             home.kv_tokens += home.kv_needed(trajectory)
             home.holders[trajectory.trajectory_id] = trajectory
             home.prompts[trajectory.prompt] += 1
+
+    def has_room(self, worker: WorkerState, trajectory: TrajectoryState) -> bool:
+        """Whether it fits beside what the worker holds and what is on its way there."""
+        limit, expected = worker.kv_limit_tokens, self.transfers.expected_tokens(worker.worker_id)
+        return limit is None or worker.kv_tokens + expected + worker.kv_needed(trajectory) <= limit
 
     def release_kv(self, trajectory: TrajectoryState) -> None:
         """Its home may evict what it computed of it."""
@@ -351,6 +363,11 @@ class ControlState:
                 worker.lot.forget(batch.batch_id)
 
     # -------------------------------------------------------------------------------------- workers
+
+    def unused_worker_id(self) -> WorkerId:
+        """``w`` and a number that no worker has had."""
+        names = (WorkerId(f"w{number}") for number in count(self.workers_total))
+        return next(name for name in names if name not in self.workers)
 
     def add_worker(self, spec: WorkerSpec) -> None:
         """Register a worker that is being started."""

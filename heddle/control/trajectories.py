@@ -29,6 +29,7 @@ from heddle.control.events import (
 from heddle.control.moves import Moves
 from heddle.control.ports import LengthPredictor
 from heddle.control.preemption import observe_rate
+from heddle.control.reshapes import Reshapes
 from heddle.control.shares import Share
 from heddle.control.state import BatchState, ControlState, IgnoreReason, TrajectoryState
 from heddle.errors import ConfigError
@@ -57,11 +58,13 @@ class TrajectoryEvents:
         dispatcher: Dispatcher,
         predictor: LengthPredictor,
         moves: Moves,
+        reshapes: Reshapes,
     ) -> None:
         self._state = state
         self._dispatcher = dispatcher
         self._predictor = predictor
         self._moves = moves
+        self._reshapes = reshapes
 
     # ------------------------------------------------------------------------------------- batches
 
@@ -83,7 +86,7 @@ class TrajectoryEvents:
         batch = BatchState(event.batch_id, share)
         state.batches[event.batch_id] = batch
         hopeless = state.hopeless
-        commands: list[Command] = []
+        commands = self._reshapes.batch_comes(now)
         for spec in fresh.values():
             state.add_trajectory(_new_trajectory(spec, event.batch_id, now), batch)
         self._predict([state.trajectories[name] for name in fresh])
@@ -245,11 +248,14 @@ class TrajectoryEvents:
             state.leave_queue(trajectory)
         if _reached_own_end(event.stop_reason):
             self._predictor.observe_finished(trajectory)
+            self._reshapes.observe(trajectory)
         else:
             self._predictor.forget(trajectory.trajectory_id)
         self._moves.forget(trajectory)
         state.drop_trajectory(trajectory, event.stop_reason, now)
-        return commands if home is None else commands + self._dispatcher.serve(home, now)
+        if home is not None:
+            commands += self._dispatcher.serve(home, now)
+        return commands + self._reshapes.trajectory_finished(now)
 
     def _cancel(self, trajectory: TrajectoryState, reason: StopReason, detail: str) -> list[Command]:
         return self._moves.withdraw(trajectory) + self._dispatcher.cancel(trajectory, reason, detail)

@@ -32,11 +32,11 @@ class WorkerEvents:
     def pool_requested(self, event: PoolRequested) -> list[Command]:
         """Start the workers that the budget is made into. Raises ``ConfigError`` where none fit."""
         specs = self._allocator.allocate(event.budget, event.expected_tokens)
-        return [command for spec in specs for command in self._start(spec)]
+        return [command for spec in specs for command in self.start(spec)]
 
     def worker_added(self, event: WorkerAdded) -> list[Command]:
         """Start one more worker."""
-        return self._start(event.spec)
+        return self.start(event.spec)
 
     def worker_ready(self, event: WorkerReady, now: float) -> list[Command]:
         """It takes work, and gets its share of what waits."""
@@ -113,7 +113,8 @@ class WorkerEvents:
             for command in self._dispatcher.cancel(trajectory, StopReason.ENGINE_FAILED, detail)
         ]
 
-    def _start(self, spec: WorkerSpec) -> list[Command]:
+    def start(self, spec: WorkerSpec) -> list[Command]:
+        """One more worker, unless there is one of that id."""
         if spec.worker_id in self._state.workers:
             return self._state.ignore(IgnoreReason.DUPLICATE_WORKER)
         self._state.add_worker(spec)

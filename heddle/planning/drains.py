@@ -29,6 +29,10 @@ class Weights:
         """Members that weights exist for."""
         return len(self._rises)
 
+    def step_s(self, batch: int) -> float:
+        """Seconds of a step; ``batch`` from 0 to ``most``."""
+        return float(self._steps[batch])
+
     def of(self, cap: int, members: int) -> Floats:
         """Shape ``(members,)``."""
         weights = self._rises[:members].copy()
@@ -67,6 +71,23 @@ class Drain:
     def _place(self, length: float) -> int:
         """How many are as long or longer."""
         return len(self._lengths) - int(np.searchsorted(self._lengths, length, side="left"))
+
+
+def tokens_within(lengths: Sequence[float], weights: Weights, cap: int, seconds: float) -> float:
+    """Tokens that each member generates within ``seconds``, or all it has; whoever waits, waits in turns.
+
+    ``lengths`` ascend. Every member gets the same, because in the mean those that wait are not behind.
+    """
+    done = 0.0
+    for ended, length in enumerate(lengths):
+        members = len(lengths) - ended
+        running = min(members, cap)
+        token_s = weights.step_s(running) * members / running
+        if (length - done) * token_s >= seconds:
+            return done + seconds / token_s
+        seconds -= (length - done) * token_s
+        done = length
+    return done
 
 
 def cap_of(worker: WorkerView, context_tokens: float) -> int:

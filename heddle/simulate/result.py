@@ -87,6 +87,10 @@ class WorkerUse:
     busy_s: float
     """With at least one generation."""
     generated_tokens: int
+    began_at: float | None = 0.0
+    """When it got its GPUs; ``None`` where it never did."""
+    ended_at: float | None = None
+    """When it gave them back; ``None``: it was there to the end."""
 
 
 @dataclass(frozen=True, slots=True)

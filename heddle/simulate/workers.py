@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +34,10 @@ class _Member:
     slots: int
     engine: SimulatedEngine
     up: bool = False
+    began_at: float | None = None
+    """When it got its GPUs; ``None`` while it waits for them."""
+    ended_at: float | None = None
+    """When it gave them back."""
     generated_tokens: int = 0
 
 
@@ -48,7 +53,11 @@ class _Copy:
 
 
 class Workers:
-    """Carries out orders about workers and transfers."""
+    """Carries out orders about workers and transfers.
+
+    No two workers share a GPU, but for a first pool that is larger than the budget: who is started later
+    waits until others have been stopped.
+    """
 
     def __init__(self, agenda: Agenda, hardware: Hardware, post: Callable[[Event], None]) -> None:
         self._agenda = agenda
@@ -56,6 +65,12 @@ class Workers:
         self._post = post
         self._members: dict[WorkerId, _Member] = {}
         self._copies: dict[TrajectoryId, _Copy] = {}
+        self._gpus = hardware.gpus
+        """That there are."""
+        self._held = 0
+        """By workers that were started and not stopped."""
+        self._waiting: deque[_Member] = deque()
+        """For GPUs."""
 
     # ------------------------------------------------------------------------------------ workers
 
@@ -71,12 +86,36 @@ class Workers:
         )
         engine = SimulatedEngine(self._agenda, speed, self._hardware.rules, ended)
         member = self._members[spec.worker_id] = _Member(spec, slots, engine)
-        self._agenda.after(self._hardware.start_s, partial(self._ready, member))
+        self._waiting.append(member)
+        self._start_waiting()
+
+    def settle_first(self) -> None:
+        """The first pool was ordered: it starts, however large it is."""
+        self._gpus = max(self._gpus, self._held + sum(member.spec.tp_degree for member in self._waiting))
+        self._start_waiting()
 
     def stop_worker(self, worker_id: WorkerId) -> None:
         """Nothing runs there any more."""
-        self._members[worker_id].up = False
-        self._agenda.after(0.0, partial(self._post, WorkerStopped(worker_id)))
+        member = self._members[worker_id]
+        member.up = False
+        self._agenda.after(0.0, partial(self._stopped, member))
+
+    def _start_waiting(self) -> None:
+        """In the order of the orders: a large worker is not overtaken by small ones."""
+        while self._waiting and self._held + self._waiting[0].spec.tp_degree <= self._gpus:
+            member = self._waiting.popleft()
+            member.began_at = self._agenda.now
+            self._held += member.spec.tp_degree
+            self._agenda.after(self._hardware.start_s, partial(self._ready, member))
+
+    def _stopped(self, member: _Member) -> None:
+        member.ended_at = self._agenda.now
+        if member in self._waiting:
+            self._waiting.remove(member)
+        elif member.began_at is not None:
+            self._held -= member.spec.tp_degree
+        self._start_waiting()
+        self._post(WorkerStopped(member.spec.worker_id))
 
     def crash(self, fault: WorkerCrash, lost: Callable[[Request], None]) -> None:
         """A worker dies; nothing happens to one that is down. ``lost`` hears of each of its requests."""
@@ -105,6 +144,8 @@ class Workers:
                 slots=member.slots,
                 busy_s=member.engine.busy_s,
                 generated_tokens=member.generated_tokens,
+                began_at=member.began_at,
+                ended_at=member.ended_at,
             )
             for member in self._members.values()
         )
@@ -114,6 +155,8 @@ class Workers:
         return sum(member.engine.oversized for member in self._members.values())
 
     def _ready(self, member: _Member) -> None:
+        if member.ended_at is not None:
+            return  # it was stopped before it came up
         times = self._hardware.engine(member.spec.tp_degree)
         member.up = True
         self._post(

@@ -72,6 +72,7 @@ class World:
         pool cannot be made, or where trajectories would wait for ever.
         """
         self.post(PoolRequested(self._hardware.gpus, tuple(expected_tokens)))
+        self.workers.settle_first()
         for fault in self._options.faults:
             self._agenda.at(fault.at_s, partial(self._inject, fault))
         for batch_id, journeys in _batches(self._journeys.values()).items():

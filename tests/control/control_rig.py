@@ -23,14 +23,19 @@ from heddle.control.events import (
     WorkerReady,
 )
 from heddle.control.plane import ControlPlane
-from heddle.control.ports import LengthPredictor, MigrationPlanner, Placer, Scheduler
+from heddle.control.ports import LengthPredictor, MigrationPlanner, Placer, Reshaper, Scheduler
+from heddle.control.reshapes import ReshapeRules
 from heddle.control.state import TrajectoryState
 from heddle.migration import make_migration_planner
 from heddle.placement import make_placer
 from heddle.planning.transfer_rate import TransferRate
 from heddle.predict import make_predictor
+from heddle.reshaping.none import NoReshaping
 from heddle.scheduling import make_scheduler
 from heddle.types import BatchId, GroupId, InterruptReason, StopReason, TrajectoryId, WorkerId
+
+START_S = 30.0
+"""That a start of a worker is expected to take."""
 
 
 def make_spec(
@@ -90,6 +95,7 @@ class Rig:
         placer: Placer | None = None,
         migration: MigrationPlanner | None = None,
         predictor: LengthPredictor | None = None,
+        reshaper: Reshaper | None = None,
         rules: DispatchRules = DEFAULT_RULES,
         transfer_rate: TransferRate | None = None,
     ) -> None:
@@ -99,6 +105,8 @@ class Rig:
             allocator=Fixed(pool, SlotRule(slots)),
             migration=migration or make_migration_planner("none"),
             predictor=predictor or make_predictor("mean_by_step"),
+            reshaper=reshaper or NoReshaping(),
+            reshape_rules=ReshapeRules(SlotRule(slots).of, start_s=START_S),
             rules=rules,
             transfer_rate=transfer_rate,
         )

@@ -13,8 +13,10 @@ from heddle.control.events import TransferFailed, TransferFinished
 from heddle.control.log import decode_entry
 from heddle.control.plane import ControlPlane
 from heddle.control.ports import MigrationProposal, MoveMeans
+from heddle.control.reshapes import ReshapeRules
 from heddle.placement import make_placer
 from heddle.predict import make_predictor
+from heddle.reshaping.none import NoReshaping
 from heddle.scheduling import make_scheduler
 from heddle.simulate.options import Fault, SimulationOptions, WorkerCrash
 from heddle.simulate.result import Outcome
@@ -61,6 +63,8 @@ def play(
         allocator=Fixed("auto", SlotRule(4)),
         migration=ToTheOther(means),
         predictor=make_predictor("oracle"),
+        reshaper=NoReshaping(),
+        reshape_rules=ReshapeRules(SlotRule(4).of),
     )
     lines: list[bytes] = []
     options = SimulationOptions(check_every=1, log=lines.append, faults=tuple(faults))
