@@ -26,6 +26,7 @@ from heddle.engine_kits import engine_kit
 from heddle.environments.registry import EnvironmentRegistry, build_registry
 from heddle.errors import ConfigError
 from heddle.eventlog import EventLogWriter
+from heddle.garbage import collecting_at_rest, young_only
 from heddle.metrics import Metrics
 from heddle.planning.profile import Profile
 from heddle.planning.profile_csv import parse_profiles
@@ -169,16 +170,20 @@ async def serve(
 ) -> None:
     """Run the coordinator and its REST surface until ``stop`` is set."""
     metrics = Metrics()
-    async with open_coordinator(config, metrics, isolation=isolation) as coordinator:
+    async with AsyncExitStack() as stack:
+        stack.enter_context(young_only())
+        coordinator = await stack.enter_async_context(open_coordinator(config, metrics, isolation=isolation))
+        await stack.enter_async_context(collecting_at_rest(coordinator.at_rest))
         app = make_app(
             coordinator,
             token=config.server.token,
             max_body_bytes=config.server.max_body_bytes,
             metrics=metrics,
         )
-        async with ApiServer(app, host=config.server.host, port=config.server.port) as server:
-            on_started(server.url)
-            await stop.wait()
+        server = ApiServer(app, host=config.server.host, port=config.server.port)
+        await stack.enter_async_context(server)
+        on_started(server.url)
+        await stop.wait()
 
 
 def _event_log_path(data_dir: Path) -> Path:

@@ -36,7 +36,7 @@ T = TypeVar("T")
 async def read_model(request: web.Request, context: ApiContext, model: type[M]) -> M:
     """Read and validate a JSON body. Raises ``Problem`` or ``InvalidRequest``, naming the field."""
     body = await _read_json_body(request, context)
-    return await _parse(body, lambda: validate(model, parse_json(body)))
+    return await _parse(body, context, lambda: validate(model, parse_json(body)))
 
 
 async def expect_no_body(request: web.Request, context: ApiContext) -> None:
@@ -107,9 +107,10 @@ def _validate_prompts(batch: dict[str, Json]) -> tuple[dict[str, object], list[F
     return {**batch, "prompts": [PromptRequest(task={})] if errors else prompts}, errors
 
 
-async def _parse(body: bytes, parse: Callable[[], T]) -> T:
+async def _parse(body: bytes, context: ApiContext, parse: Callable[[], T]) -> T:
     if len(body) > THREAD_BYTES:
         return await asyncio.to_thread(parse)
+    await context.turns.next()
     return parse()
 
 

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from heddle.api.idle import IdleConnections
 from heddle.api.service import RolloutService
 from heddle.metrics import Metrics
+from heddle.turns import Turns
 
 _log = structlog.get_logger(__name__)
 
@@ -93,6 +94,8 @@ class ApiContext:
     timing: ApiTiming = DEFAULT_TIMING
     mutations: Mutations = field(default_factory=Mutations)
     connections: IdleConnections = field(init=False)
+    turns: Turns = field(default_factory=Turns)
+    """For bodies that are parsed on the event loop."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server stops: long polls answer at once, event streams end."""
 

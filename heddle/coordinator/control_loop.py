@@ -29,7 +29,12 @@ from heddle.control.events import Event, LearningTurn
 from heddle.control.log import encode_entry
 from heddle.control.plane import ControlPlane
 from heddle.control.state import IgnoreReason
+from heddle.turns import Turns
 from heddle.types import TrajectoryId, WorkerId, WorkerSpec
+
+GRANTS_PER_TURN = 4
+"""Grants that are taken up in one turn of the event loop. An event may give hundreds, and each is followed by
+some tenths of a millisecond of work: all at once they would hold up whoever else is ready."""
 
 
 class WorkerActions(Protocol):
@@ -85,6 +90,7 @@ class ControlLoop:
         self._on_ignored = on_ignored
         self._sequence = 0
         self._mailboxes: dict[TrajectoryId, _Mailbox] = {}
+        self._turns = Turns(GRANTS_PER_TURN)
         self._workers: WorkerActions | None = None
         self._transfers: TransferActions | None = None
         self._learning: asyncio.Handle | None = None
@@ -141,6 +147,7 @@ class ControlLoop:
                 await mailbox.waiter
             finally:
                 mailbox.waiter = None
+        await self._turns.next()
         grant, mailbox.grant = mailbox.grant, None
         assert grant is not None, "a mailbox wakes its trajectory with a grant in it"
         return grant

@@ -5,11 +5,10 @@ Nothing here has side effects, so that a batch is accepted wholly or not at all.
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from heddle.agent.loop import TrajectoryRun
 from heddle.agent.order import PreparedPrompt, TrajectoryOrder
@@ -20,12 +19,13 @@ from heddle.environments.registry import EnvironmentRegistry
 from heddle.errors import ConfigError, InvalidRequest
 from heddle.text.constrain import FORCED_PREFIX, tool_call_schema
 from heddle.text.parsers import FencedParser, ReplayParser, ToolCallParser, make_parser
+from heddle.turns import Turns
 from heddle.types import BatchId, GroupId, Json, ToolSpec, TrajectoryId
 
 MAX_TRAJECTORIES_PER_BATCH = 1_000_000
 
 PROMPTS_PER_SLICE = 16
-"""Prompts rendered before the event loop gets a turn; one takes well under a millisecond."""
+"""Prompts rendered in one turn of the event loop; one takes well under a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class PromptPreparer:
     tokenizer: Tokenizer
     capabilities: EngineCapabilities
     context_tokens: int
+    turns: Turns = field(default_factory=Turns)
+    """Shared by all that is submitted at the same time."""
 
     async def prepare(self, request: BatchRequest) -> Sequence[PreparedPrompt]:
         """Raises ``InvalidRequest`` that names the prompt."""
@@ -43,7 +45,7 @@ class PromptPreparer:
         prepared: list[PreparedPrompt] = []
         for index, prompt in enumerate(request.prompts):
             if index % PROMPTS_PER_SLICE == 0:
-                await asyncio.sleep(0)
+                await self.turns.next()
             prepared.append(self._prompt(request, index, prompt))
         _check_unique([p.prompt_id for p in prepared])
         return prepared
@@ -172,10 +174,10 @@ def _check_unique(prompt_ids: Sequence[str]) -> None:
 
 def orders(
     batch_id: BatchId, request: BatchRequest, prompts: Sequence[PreparedPrompt], *, attempt: int = 0
-) -> list[TrajectoryOrder]:
+) -> Iterator[TrajectoryOrder]:
     """Every trajectory of the batch, group after group; ``attempt`` is that of those without a journal."""
     sampling, limits = request.sampling.to_params(), request.limits.to_limits()
-    return [
+    return (
         TrajectoryOrder(
             trajectory_id=TrajectoryId(f"{batch_id}-g{group}-t{sample}"),
             batch_id=batch_id,
@@ -188,7 +190,7 @@ def orders(
         )
         for group, prompt in enumerate(prompts)
         for sample in range(request.samples_per_prompt)
-    ]
+    )
 
 
 def _prompt_key(prompt: PreparedPrompt) -> str:

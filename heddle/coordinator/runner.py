@@ -26,10 +26,14 @@ from heddle.coordinator.prepare import PromptPreparer, orders, spec
 from heddle.errors import ConfigError, InvalidRequest
 from heddle.metrics import Metrics
 from heddle.store.ports import BatchCounts, Store, StoredBatch
+from heddle.turns import Turns
 from heddle.types import BatchId, StopReason, TrajectoryId
 
+RUNS_PER_SLICE = 64
+"""Agent loops made in one turn of the event loop."""
+
 TASKS_PER_SLICE = 64
-"""Agent loops started before the event loop gets a turn."""
+"""Agent loops started in one turn of the event loop."""
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +62,11 @@ class BatchRunner:
         self._metrics = metrics
         self._tasks = tasks
         self._timeout_s = timeout_s
+        self._admitting = Turns()
+        self._launching = Turns()
         self._running: dict[TrajectoryId, asyncio.Task[None]] = {}
+        self._starting: set[TrajectoryId] = set()
+        """Known to the control plane, and about to get their tasks."""
         self.open: dict[BatchId, OpenBatch] = {}
         self.batch_finished = Pulse()
         """Fires when a batch is over."""
@@ -68,7 +76,9 @@ class BatchRunner:
     ) -> None:
         """Run a batch that was journalled just now."""
         batch = OpenBatch(stored.batch_id, stored.total, stored.created_at)
-        for order in orders(stored.batch_id, request, prompts):
+        for index, order in enumerate(orders(stored.batch_id, request, prompts)):
+            if index % RUNS_PER_SLICE == 0:
+                await self._admitting.next()
             batch.runs[order.trajectory_id] = TrajectoryRun(self._services, order)
         await self._launch(batch, request)
 
@@ -90,8 +100,8 @@ class BatchRunner:
         self._broadcaster.publish("batch.cancelled", {"batch_id": batch.batch_id})
 
     def has_owner(self, trajectory_id: TrajectoryId) -> bool:
-        """Whether a task runs this trajectory."""
-        return trajectory_id in self._running
+        """Whether a task runs this trajectory, or is about to."""
+        return trajectory_id in self._running or trajectory_id in self._starting
 
     def uses_its_slot(self, trajectory_id: TrajectoryId) -> bool:
         """Whether somebody generates for it, or holds a grant that was not taken up yet."""
@@ -139,6 +149,7 @@ class BatchRunner:
         runs = list(batch.runs.items())
         for trajectory_id, run in runs:
             self._control.enrol(trajectory_id, run)
+        self._starting.update(batch.runs)
         specs = tuple(spec(run) for _, run in runs)
         priority = request.priority
         left = None if priority.deadline_s is None else _seconds_left(batch, priority.deadline_s)
@@ -151,9 +162,10 @@ class BatchRunner:
         self._broadcaster.publish("batch.submitted", {"batch_id": batch.batch_id, "total": batch.total})
         for index, (trajectory_id, run) in enumerate(runs):
             if index % TASKS_PER_SLICE == 0:
-                await asyncio.sleep(0)
+                await self._launching.next()
             task = self._tasks.create_task(self._drive(batch, trajectory_id, run), name=trajectory_id)
             self._running[trajectory_id] = task
+            self._starting.discard(trajectory_id)
             task.add_done_callback(partial(self._forget, trajectory_id))
 
     def _forget(self, trajectory_id: TrajectoryId, task: asyncio.Task[None]) -> None:

@@ -52,6 +52,9 @@ from heddle.types import (
     WorkerView,
 )
 
+ENDED_REMEMBERED = 1_000
+"""Statuses of batches that are over, kept in memory."""
+
 QUEUE_SHOWN = 100
 """Waiting trajectories listed per worker."""
 
@@ -83,6 +86,8 @@ class Coordinator:
         self._weights = weights
         self._telemetry = telemetry
         self._capacity = capacity
+        self._ended: dict[str, BatchStatus] = {}
+        """Of batches that are over: nothing changes them any more, and the store takes a thread to ask."""
 
     # -------------------------------------------------------------------------------------- batches
 
@@ -115,7 +120,7 @@ class Coordinator:
         )
 
     async def batch(self, batch_id: str) -> BatchStatus:
-        return await self._status(await self._stored(batch_id))
+        return self._ended.get(batch_id) or await self._status(await self._stored(batch_id))
 
     async def cancel(self, batch_id: str) -> BatchStatus:
         stored = await self._stored(batch_id)
@@ -220,6 +225,10 @@ class Coordinator:
     async def ready(self) -> bool:
         return any(view.phase is WorkerPhase.READY for view in self._control.plane.worker_views())
 
+    def at_rest(self) -> bool:
+        """Whether no batch is open."""
+        return not self._runner.open
+
     # --------------------------------------------------------------------------------------- helpers
 
     async def _stored(self, batch_id: str) -> BatchState:
@@ -240,7 +249,7 @@ class Coordinator:
         if batch is not None:
             phases = self._control.plane.batch_phases(stored.batch_id)
             by_phase.update({str(p): n for p, n in phases.items() if p is not TrajectoryPhase.FINISHED})
-        return BatchStatus(
+        status = BatchStatus(
             batch_id=stored.batch_id,
             state=_state(stored, batch),
             total=stored.total,
@@ -252,6 +261,14 @@ class Coordinator:
             finished_at=stored.finished_at,
             eta_s=batch.eta_s(time.time()) if batch else None,
         )
+        if stored.finished_at is not None:
+            self._remember(status)
+        return status
+
+    def _remember(self, status: BatchStatus) -> None:
+        while len(self._ended) >= ENDED_REMEMBERED:
+            del self._ended[next(iter(self._ended))]
+        self._ended[status.batch_id] = status
 
     async def _record(self, trajectory_id: str) -> bytes | None:
         """The finished record; ``None`` of an open trajectory. Raises ``NotFound``."""

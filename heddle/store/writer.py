@@ -1,8 +1,8 @@
 """The one writer thread: group commit behind awaitable writes.
 
 Callers on the event loop hand a write over and await it; the thread takes whatever waits, lets ``apply``
-put it into one transaction, and wakes all of its callers with one call into the loop. A caller costs the
-loop one future and one queue entry; a transaction costs it one callback.
+put it into one transaction, and calls into the loop once, which wakes the callers, a few a turn. A caller
+costs the loop one future and one queue entry; a transaction costs it a few callbacks.
 
 A write that was handed over is made even where its caller is cancelled meanwhile. The queue holds at most
 one write per waiting caller. If the thread dies, everyone who waits gets a ``StoreError``, and so does
@@ -24,8 +24,10 @@ from heddle.errors import StoreError
 from heddle.store.rules import Write, size_bytes
 
 MAX_GROUP_WRITES = 64
-"""Upper bound of one transaction. All of its callers wake in one turn of the loop, and each goes on for
-some tenths of a millisecond: a larger group would hold everything else up and writes hardly faster."""
+"""Upper bound of one transaction; a larger one writes hardly faster."""
+WAKES_PER_TURN = 8
+"""Callers woken in one turn of the event loop. Each goes on for some tenths of a millisecond, and whoever
+else is ready, such as a request for a status, waits for all of them."""
 DIGEST_DEADLINE_S = 5.0
 """Longest wait for the loop to have served the callers of one group before those of the next are woken."""
 MAX_GROUP_BYTES = 16 * 1024 * 1024
@@ -125,9 +127,12 @@ class GroupWriter:
     # ------------------------------------------------------------------- on the event loop
 
     def _wake(self, group: Sequence[_Waiting], outcomes: Sequence[Outcome]) -> None:
-        """The callers run in the next turn of the loop; the one after that tells the thread."""
-        _settle(group, outcomes)
-        self._loop.call_soon(self._loop.call_soon, self._digested.set)
+        """The first few callers run in the next turn of the loop; the one after the last tells the thread."""
+        _settle(group[:WAKES_PER_TURN], outcomes[:WAKES_PER_TURN])
+        if len(group) > WAKES_PER_TURN:
+            self._loop.call_soon(self._wake, group[WAKES_PER_TURN:], outcomes[WAKES_PER_TURN:])
+        else:
+            self._loop.call_soon(self._loop.call_soon, self._digested.set)
 
     def _on_end(self, unanswered: list[_Waiting], cause: Exception | None) -> None:
         if cause is not None:

@@ -31,6 +31,12 @@ class ByteTokenizer:
         return list(text.encode("utf-8", errors="surrogatepass"))
 
     def decode(self, token_ids: Sequence[int]) -> str:
+        try:
+            return bytes(token_ids).decode("utf-8", errors="replace")
+        except ValueError:  # ids that are no bytes
+            return self._decode_marked(token_ids)
+
+    def _decode_marked(self, token_ids: Sequence[int]) -> str:
         pieces: list[str] = []
         run = bytearray()
         for token_id in token_ids:

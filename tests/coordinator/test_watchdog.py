@@ -14,7 +14,7 @@ from heddle.agent.ports import Episode, Reward, StepOutcome, ToolInvoker, Turn
 from heddle.control.build import PlaneSettings, build_plane
 from heddle.control.events import BatchSubmitted, PoolRequested, TrajectorySpec, WorkerReady
 from heddle.control.invariants import InvariantViolation
-from heddle.coordinator import housekeeping
+from heddle.coordinator import housekeeping, runner
 from heddle.coordinator.watchdog import Watchdog
 from heddle.records import FailureKind
 from heddle.tools.manager import ToolGauges
@@ -102,6 +102,20 @@ async def test_a_trajectory_whose_task_vanishes_ends_the_coordinator_by_name(
     async with job.coordinator(tmp_path) as coordinator:
         [record] = await collect(coordinator, "b")
     assert record.stop_reason is StopReason.COMPLETED
+
+
+async def test_a_batch_whose_loops_are_started_slowly_is_cared_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy loop starting them takes longer than the watchdog's patience: it looks in every turn here."""
+    monkeypatch.setattr(housekeeping, "TICK_S", 0.0)
+    monkeypatch.setattr(housekeeping, "TICKS_PER_CHECK", 1)
+    monkeypatch.setattr(runner, "TASKS_PER_SLICE", 1)
+    job = Job()
+
+    records = await job.run_many(tmp_path, samples=50)
+
+    assert len({record.trajectory_id for record in records}) == 50
 
 
 class CancellingEnvironment(ScriptedEnvironment):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import itertools
 import os
 import re
 import signal
@@ -264,6 +265,29 @@ async def test_a_group_is_bounded_in_number_and_in_bytes(monkeypatch: pytest.Mon
     await asyncio.gather(first, *rest)
     await writer.close()
     assert groups == [1, 10, 10, 3, 3]
+
+
+async def test_the_callers_of_a_group_wake_a_few_a_turn() -> None:
+    """Whoever else is ready gets the loop in between."""
+    taken, queued = threading.Event(), threading.Event()
+
+    def apply(group: Sequence[Write]) -> Sequence[Outcome]:
+        taken.set()
+        queued.wait(timeout=30)
+        return [True] * len(group)
+
+    writer = GroupWriter(apply, gather_s=0.0)
+    writes = [asyncio.create_task(writer.write(make_entry(sequence=n))) for n in range(50)]
+    await asyncio.to_thread(taken.wait, 30)
+    queued.set()
+    woken = [0]
+    async with asyncio.timeout(30):
+        while woken[-1] < 50:
+            await asyncio.sleep(0)
+            woken.append(sum(write.done() for write in writes))
+    await writer.close()
+    steps = [after - before for before, after in itertools.pairwise(woken)]
+    assert max(steps) == writer_module.WAKES_PER_TURN
 
 
 async def test_the_death_of_the_writer_is_told_to_everyone() -> None:
