@@ -110,6 +110,8 @@ async def open_coordinator(
     kit = kit or await engine_kit(config)
     environments = build_registry(config.environments)
     settings = plane_settings(config, kit.pool, kit.transfer_tokens_per_s)
+    if kit.pool is not None and settings.reshaper != "none":
+        raise ConfigError("decisions.reshaper: servers that run already can be given no other shape")
     config.data_dir.mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
         stack.enter_context(single_error())

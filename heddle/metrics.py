@@ -145,6 +145,10 @@ class Metrics:
         self._moves_refused = _Family(
             counter("moves_refused_total", "Moves that were proposed and refused.", "reason")
         )
+        self._reshapes = _Family(
+            counter("reshapes_total", "Changes of the pool for last trajectories, by what became.", "outcome")
+        )
+        self._worker_start = gauge("worker_start_seconds", "The last start of a worker by a reshape.")
 
     def trajectory_finished(self, status: TrajectoryStatus) -> None:
         """A trajectory was committed with this final status."""
@@ -182,6 +186,12 @@ class Metrics:
         for reason, count in refused.items():
             self._moves_refused.of(reason).inc(count)
         self._transfer_rate.set(tokens_per_s or 0.0)
+
+    def reshapes_ended(self, reshapes: Mapping[str, int], start_s: float | None) -> None:
+        """Since the last call, by outcome; and what the last start took."""
+        for outcome, count in reshapes.items():
+            self._reshapes.of(outcome).inc(count)
+        self._worker_start.set(start_s or 0.0)
 
     def queue_wait(self, seconds: float) -> None:
         """A trajectory got its slot after this time."""

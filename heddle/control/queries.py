@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from heddle.control.shape import ReshapeOutcome
 from heddle.control.state import (
     ControlState,
     IgnoreReason,
@@ -50,6 +51,7 @@ class ControlGauges:
     transfers_under_way: int
     moves_total: Mapping[MoveOutcome, int]
     moves_refused_total: Mapping[MoveRefusal, int]
+    reshapes_total: Mapping[ReshapeOutcome, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ def gauges(state: ControlState) -> ControlGauges:
         transfers_under_way=state.transfers.under_way,
         moves_total=dict(state.moves),
         moves_refused_total=dict(state.moves_refused),
+        reshapes_total=dict(state.shape.outcomes),
     )
 
 
@@ -130,7 +133,7 @@ def _reason(state: ControlState, trajectory: TrajectoryState) -> tuple[str, int 
         case TrajectoryPhase.QUEUED:
             return _waiting_reason(state, trajectory)
         case TrajectoryPhase.GENERATING:
-            return _generating_reason(state, trajectory), None
+            return _generating_reason(state, trajectory) + _bound(trajectory), None
         case TrajectoryPhase.ENDING:
             return "its run is over; its reward and its record are being made", None
         case TrajectoryPhase.IN_TOOL:
@@ -147,8 +150,12 @@ def _move(state: ControlState, trajectory: TrajectoryState) -> str:
         stands = "is being copied" if move.under_way else "is to be copied, in its turn,"
         return f"; its context {stands} to {move.target}"
     if trajectory.move_refused is not None:
-        return f"; a move of it was refused: {_REFUSALS[trajectory.move_refused]}"
-    return ""
+        return f"; a move of it was refused: {_REFUSALS[trajectory.move_refused]}{_bound(trajectory)}"
+    return _bound(trajectory)
+
+
+def _bound(trajectory: TrajectoryState) -> str:
+    return "" if trajectory.bound_for is None else f"; it goes on at {trajectory.bound_for}, started for it"
 
 
 _REFUSALS: Mapping[MoveRefusal, str] = {

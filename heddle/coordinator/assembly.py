@@ -146,6 +146,7 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
             chores.append(tasks.create_task(models.run()))
         try:
             await memory.restore(control)
+            weights.announce()
             control.post(PoolRequested(parts.kit.budget))
             await runner.recover()
             yield Coordinator(

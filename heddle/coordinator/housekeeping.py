@@ -26,13 +26,14 @@ MOST_CHECKED = 5_000
 
 
 class MoveMeter:
-    """Tells what the control plane decided of moves since it was last asked."""
+    """Tells what the control plane decided of moves and of the pool's shape since it was last asked."""
 
     def __init__(self, plane: ControlPlane, metrics: Metrics) -> None:
         self._plane = plane
         self._metrics = metrics
         self._moves: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
+        self._reshapes: Counter[str] = Counter()
 
     def read(self) -> None:
         """Add what is new to the metrics."""
@@ -42,6 +43,9 @@ class MoveMeter:
             moves - self._moves, refused - self._refused, self._plane.transfer_rate.tokens_per_s()
         )
         self._moves, self._refused = moves, refused
+        reshapes = Counter[str](state.shape.outcomes)
+        self._metrics.reshapes_ended(reshapes - self._reshapes, state.shape.start_s)
+        self._reshapes = reshapes
 
 
 async def keep_house(

@@ -20,7 +20,7 @@ import structlog
 from heddle.agent.ports import Engine
 from heddle.api.schemas import WeightsRequest
 from heddle.api.service import WeightsStatus
-from heddle.control.events import DispatchPaused, DispatchResumed
+from heddle.control.events import DispatchPaused, DispatchResumed, WeightsCommitted
 from heddle.coordinator.broadcast import Broadcaster, Pulse
 from heddle.coordinator.control_loop import ControlLoop
 from heddle.coordinator.weights_file import Weights, WeightsFile
@@ -88,6 +88,14 @@ class WeightKeeper:
     def updating(self) -> bool:
         """Whether workers are being given new weights just now."""
         return self._updating.locked()
+
+    def announce(self) -> None:
+        """Tell the control plane whether workers that start from now on can load what serves.
+
+        Not where a trainer pushed it; the weights that workers start with they have anyway.
+        """
+        reloadable = self.current.version == 0 or self.current.path is not None
+        self._control.post(WeightsCommitted(reloadable))
 
     # ------------------------------------------------------------------------- workers that come up
 
@@ -159,6 +167,7 @@ class WeightKeeper:
                 lost = await self._roll_back(engines, {}, pushed=request.path is None)
                 raise
             self._committed = wanted
+            self.announce()
             self._broadcaster.publish("weights.updated", {"version": wanted.version})
             _log.info("weights.updated", version=wanted.version, workers=sorted(engines))
             if mode is not PauseMode.IN_PLACE:

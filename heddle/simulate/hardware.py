@@ -123,7 +123,7 @@ class Hardware:
     rules: EngineRules = field(default_factory=EngineRules)
     link: TransferLink = field(default_factory=TransferLink)
     start_s: float = 0.0
-    """From the order to start a worker until it is ready."""
+    """From having its GPUs until a worker is ready that is started later than the first pool."""
 
     def __post_init__(self) -> None:
         if self.gpus < 1:

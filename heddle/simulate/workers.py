@@ -71,6 +71,8 @@ class Workers:
         """By workers that were started and not stopped."""
         self._waiting: deque[_Member] = deque()
         """For GPUs."""
+        self._start_s = 0.0
+        """Of the first pool, which is up when the first batch comes, as a pool usually is."""
 
     # ------------------------------------------------------------------------------------ workers
 
@@ -90,9 +92,10 @@ class Workers:
         self._start_waiting()
 
     def settle_first(self) -> None:
-        """The first pool was ordered: it starts, however large it is."""
+        """The first pool was ordered: it starts, however large it is; later starts take their time."""
         self._gpus = max(self._gpus, self._held + sum(member.spec.tp_degree for member in self._waiting))
         self._start_waiting()
+        self._start_s = self._hardware.start_s
 
     def stop_worker(self, worker_id: WorkerId) -> None:
         """Nothing runs there any more."""
@@ -106,7 +109,7 @@ class Workers:
             member = self._waiting.popleft()
             member.began_at = self._agenda.now
             self._held += member.spec.tp_degree
-            self._agenda.after(self._hardware.start_s, partial(self._ready, member))
+            self._agenda.after(self._start_s, partial(self._ready, member))
 
     def _stopped(self, member: _Member) -> None:
         member.ended_at = self._agenda.now
