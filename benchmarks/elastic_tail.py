@@ -112,9 +112,7 @@ def print_cell(name: str, runs: Sequence[Runs]) -> None:
         candidates = [run for run in runs if run.start_s == start_s]
         elastic = min(candidates, key=lambda run: fmean(run.makespans_s))
         mean, worst = elastic.over(best)
-        print(
-            f"  start {start_s:.0f} s: best elastic pool {elastic.pool}, {mean:.3f}/{worst:.3f} of {best.pool}"
-        )
+        print(f"  start {start_s:.0f} s: elastic {elastic.pool} is {mean:.3f}/{worst:.3f} of {best.pool}")
 
 
 def main() -> None:
