@@ -28,6 +28,7 @@ from heddle.errors import ConfigError
 from heddle.eventlog import EventLogWriter
 from heddle.garbage import collecting_at_rest, young_only
 from heddle.metrics import Metrics
+from heddle.placement import kernel_loader
 from heddle.planning.profile import Profile
 from heddle.planning.profile_csv import parse_profiles
 from heddle.planning.shipped import shipped_profiles
@@ -133,6 +134,7 @@ async def open_coordinator(
             watcher=watcher,
             metrics=metrics,
             profile=settings.profile,
+            load_planners=kernel_loader(settings.placer),
         )
         yield await stack.enter_async_context(running_coordinator(parts))
 

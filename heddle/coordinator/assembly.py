@@ -10,7 +10,7 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
@@ -27,6 +27,7 @@ from heddle.coordinator.housekeeping import keep_house
 from heddle.coordinator.ledger import DecodeLedger
 from heddle.coordinator.memory import PredictorMemory
 from heddle.coordinator.observer import RunWatcher
+from heddle.coordinator.planners import Planners
 from heddle.coordinator.pool import WorkerPool
 from heddle.coordinator.prepare import PromptPreparer
 from heddle.coordinator.provision import Capacity
@@ -91,6 +92,8 @@ class Parts:
     metrics: Metrics
     profile: Profile | None = None
     """Step times that workers are held to."""
+    load_planners: Callable[[], None] | None = None
+    """Loads the machine code that planning runs; ``None`` where it runs none."""
 
 
 @asynccontextmanager
@@ -118,6 +121,7 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
         preparer = PromptPreparer(
             parts.environments, parts.kit.tokenizer, parts.kit.capabilities, services.engine.context_tokens
         )
+        planners = Planners(parts.load_planners)
         runner = BatchRunner(
             services=services,
             store=parts.store,
@@ -126,6 +130,7 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
             broadcaster=parts.broadcaster,
             metrics=parts.metrics,
             tasks=tasks,
+            planners=planners,
             timeout_s=parts.config.rollouts.batch_timeout_s,
         )
         memory = PredictorMemory(parts.config, parts.plane.predictor)
@@ -140,6 +145,7 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
         chores = [
             tasks.create_task(keep_house(parts.plane, parts.store, watchdog, parts.metrics, time.monotonic)),
             tasks.create_task(telemetry.run()),
+            tasks.create_task(planners.run()),
             tasks.create_task(memory.run(runner.batch_finished)),
         ]
         if models is not None:

@@ -50,7 +50,7 @@ class OpenBatch:
 
     @property
     def finished(self) -> int:
-        return self.total - len(self.runs)
+        return self.ended_by_status.total()
 
     @property
     def sampled_tokens(self) -> int:
@@ -61,4 +61,4 @@ class OpenBatch:
         """Seconds to go if trajectories keep finishing at the mean rate so far; a rough guess."""
         if self.finished < max(1.0, ETA_MINIMUM_SHARE * self.total):
             return None
-        return (now - self.created_at) * len(self.runs) / self.finished
+        return (now - self.created_at) * (self.total - self.finished) / self.finished

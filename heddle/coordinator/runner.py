@@ -22,6 +22,7 @@ from heddle.control.events import BatchCancelled, BatchSubmitted
 from heddle.coordinator.batches import OpenBatch
 from heddle.coordinator.broadcast import Broadcaster, Pulse
 from heddle.coordinator.control_loop import ControlLoop
+from heddle.coordinator.planners import Planners
 from heddle.coordinator.prepare import PromptPreparer, orders, spec
 from heddle.errors import ConfigError, InvalidRequest
 from heddle.metrics import Metrics
@@ -51,6 +52,7 @@ class BatchRunner:
         broadcaster: Broadcaster,
         metrics: Metrics,
         tasks: asyncio.TaskGroup,
+        planners: Planners,
         timeout_s: float | None = None,
     ) -> None:
         """``timeout_s`` bounds the batches that bring no bound of their own."""
@@ -61,6 +63,7 @@ class BatchRunner:
         self._broadcaster = broadcaster
         self._metrics = metrics
         self._tasks = tasks
+        self._planners = planners
         self._timeout_s = timeout_s
         self._admitting = Turns()
         self._launching = Turns()
@@ -71,11 +74,15 @@ class BatchRunner:
         self.batch_finished = Pulse()
         """Fires when a batch is over."""
 
+    async def prepared(self) -> None:
+        """Wait until batches can be started: the first waits for machine code."""
+        await self._planners.ready()
+
     async def start(
         self, stored: StoredBatch, request: BatchRequest, prompts: Sequence[PreparedPrompt]
     ) -> None:
         """Run a batch that was journalled just now."""
-        batch = OpenBatch(stored.batch_id, stored.total, stored.created_at)
+        batch = self.open[stored.batch_id] = OpenBatch(stored.batch_id, stored.total, stored.created_at)
         for index, order in enumerate(orders(stored.batch_id, request, prompts)):
             if index % RUNS_PER_SLICE == 0:
                 await self._admitting.next()
@@ -85,7 +92,10 @@ class BatchRunner:
     async def recover(self) -> int:
         """Go on with what an earlier process left open. Returns the number of trajectories."""
         resumed = 0
-        for state in await self._store.unfinished_batches():
+        unfinished = await self._store.unfinished_batches()
+        if unfinished:
+            await self.prepared()
+        for state in unfinished:
             if (stored := await self._store.batch(state.batch_id)) is not None:
                 resumed += await self._resume(stored)
         return resumed

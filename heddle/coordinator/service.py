@@ -97,6 +97,7 @@ class Coordinator:
         if await self._store.batch_state(batch_id) is not None:
             return await self._existing(batch_id, canonical), False
         prompts = await self._preparer.prepare(request)
+        await self._runner.prepared()
         total = len(prompts) * request.samples_per_prompt
         stored = StoredBatch(batch_id, canonical, total, time.time(), cancelled=False, finished_at=None)
         if not await self._store.add_batch(stored):

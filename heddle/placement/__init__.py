@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from heddle.control.ports import Placer
 from heddle.errors import ConfigError
 from heddle.placement import length_aware
 from heddle.placement.least_load import LeastLoad
-from heddle.placement.length_aware import LengthAware
+from heddle.placement.length_aware import LengthAware, Solver
 from heddle.placement.options import PlacerOptions
 from heddle.placement.pinned import Pinned
 from heddle.placement.pinned_rebalance import PinnedRebalance
 from heddle.placement.sticky_least_loaded import StickyLeastLoaded
 from heddle.placement.sticky_margin import StickyMargin
 
-__all__ = ["PLACERS", "PlacerOptions", "make_placer"]
+__all__ = ["PLACERS", "PlacerOptions", "kernel_loader", "make_placer"]
 
 PLACERS: Mapping[str, Callable[[PlacerOptions], Placer]] = {
     "sticky_least_loaded": lambda options: StickyLeastLoaded(),
@@ -23,13 +24,16 @@ PLACERS: Mapping[str, Callable[[PlacerOptions], Placer]] = {
     "least_load": lambda options: LeastLoad(),
     "pinned": lambda options: Pinned(),
     "pinned_rebalance": lambda options: PinnedRebalance(),
-    "presorted_dp": lambda options: LengthAware(
-        "presorted_dp", length_aware.presorted_dp, options, hedged=False
-    ),
-    "exact": lambda options: LengthAware("exact", length_aware.exact, options),
-    "drain": lambda options: LengthAware("drain", length_aware.drain, options),
+    "presorted_dp": lambda options: _length_aware("presorted_dp", options, hedged=False),
+    "exact": lambda options: _length_aware("exact", options),
+    "drain": lambda options: _length_aware("drain", options),
 }
 
+_SOLVERS: Mapping[str, Solver] = {
+    "presorted_dp": length_aware.presorted_dp,
+    "exact": length_aware.exact,
+    "drain": length_aware.drain,
+}
 
 _NO_OPTIONS = PlacerOptions()
 
@@ -40,3 +44,16 @@ def make_placer(name: str, options: PlacerOptions = _NO_OPTIONS) -> Placer:
     if make is None:
         raise ConfigError(f"unknown placer {name!r}; choose one of {', '.join(PLACERS)}")
     return make(options)
+
+
+def kernel_loader(name: str) -> Callable[[], None] | None:
+    """Compiles the machine code that this placer runs, or loads it; ``None`` where it runs none.
+
+    Takes seconds at first, and the first plan would take them otherwise: for a thread, before that.
+    """
+    solver = _SOLVERS.get(name)
+    return None if solver is None else partial(length_aware.load_kernels, solver)
+
+
+def _length_aware(name: str, options: PlacerOptions, *, hedged: bool = True) -> LengthAware:
+    return LengthAware(name, _SOLVERS[name], options, hedged=hedged)

@@ -21,7 +21,7 @@ from heddle.placement.loads import residents_per_slot
 from heddle.placement.options import PlacerOptions
 from heddle.planning.hedge import hedged_lengths
 from heddle.planning.plan import Partition
-from heddle.planning.profile import Floats, Profile
+from heddle.planning.profile import DegreeProfile, Floats, Profile
 from heddle.planning.trust import earned
 from heddle.types import TrajectoryId, TrajectoryView, WorkerId, WorkerView
 
@@ -98,6 +98,18 @@ class LengthAware:
     def rehome(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> WorkerId | None:
         """It stays: moves are the migration planner's."""
         return None
+
+
+def load_kernels(solver: Solver) -> None:
+    """Compile what a solver runs, or load what was compiled earlier: a tiny problem is solved.
+
+    Takes seconds at first. Three trajectories on workers with one slot: two of them wait for others.
+    """
+    from heddle.planning.cost import draining_cost  # compiled: half a second to import
+
+    profile = Profile("", "", 0.0, (DegreeProfile.measured(1, [(1, 1.0), (2, 1.5)], slots=1),))
+    lengths = np.array([3.0, 2.0, 2.0])
+    solver(lengths, (1, 1), draining_cost(profile, (1,), len(lengths)), 0)
 
 
 def remaining_lengths(trajectories: Sequence[TrajectoryView], trust: float) -> Floats | None:

@@ -1,0 +1,65 @@
+"""What a placer runs is compiled when its kernels are loaded, and nothing is left for the first plan."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from numba.core.registry import CPUDispatcher
+from test_placers import BY_LENGTH, NAMES, OPTIONS, make_trajectory, make_worker
+
+from heddle.placement import kernel_loader, make_placer
+
+
+def compiled() -> dict[str, int]:
+    """Kernels that were loaded into this process, and for how many kinds of arguments each is compiled."""
+    names = [name for name in sys.modules if name.startswith("heddle.planning.kernels.")]
+    found = [(name, vars(sys.modules[name])) for name in names]
+    return {
+        f"{name}.{key}": len(value.signatures)
+        for name, members in found
+        for key, value in members.items()
+        if isinstance(value, CPUDispatcher)
+    }
+
+
+def plan(name: str) -> None:
+    """For a batch of many lengths, on workers of two degrees."""
+    rng = np.random.default_rng(0)
+    lengths = rng.exponential(1000.0, 300)
+    batch = [make_trajectory(f"t{n}", remaining=float(length)) for n, length in enumerate(lengths)]
+    workers = [make_worker(f"w{n}", degree=1 + 3 * (n % 2), slots=16) for n in range(6)]
+    make_placer(name, OPTIONS).prepare(batch, workers)
+
+
+def load_and_plan(name: str) -> None:
+    """Loads, plans, and prints what planning compiled beyond."""
+    load = kernel_loader(name)
+    assert load is not None
+    load()
+    before = compiled()
+    plan(name)
+    after = compiled()
+    assert sum(before.values()) > 0
+    later = sorted(kernel for kernel in after if after[kernel] != before.get(kernel))
+    sys.stdout.write(f"later: {later}\n")
+
+
+@pytest.mark.parametrize("name", BY_LENGTH)
+def test_the_first_plan_finds_everything_compiled(name: str) -> None:
+    """In a process of its own: here, other tests have compiled already."""
+    done = subprocess.run(
+        [sys.executable, __file__, name], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "later: []"
+
+
+def test_placers_without_kernels_load_none() -> None:
+    assert {name for name in NAMES if kernel_loader(name) is not None} == set(BY_LENGTH)
+
+
+if __name__ == "__main__":
+    load_and_plan(sys.argv[1])
