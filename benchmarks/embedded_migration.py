@@ -4,7 +4,10 @@ Two real engine processes with one thread each. For each length of prefix: a tra
 gets the prefix into a slot and saves it, the target frees a slot and restores it) against the target that
 computes the prefix itself, both idle and while each engine generates for somebody else. Then, for tool calls
 of 0.1, 1 and 5 seconds, the share of either that lies within the call: all of it where it is done in time;
-otherwise the coordinator breaks a transfer off, and who moves all the same waits for the rest.
+otherwise the coordinator breaks a transfer off, and who moves all the same waits for the rest. Last, what a
+trajectory notices: the time from the end of such a tool call to the next token, when a transfer was begun
+with the call (and broken off at its end if it was not done), and when none was; ``--only-stalls`` measures
+nothing else.
 
 Run it on a quiet machine: ``python benchmarks/embedded_migration.py``. Medians of ``--repeats``.
 """
@@ -35,6 +38,8 @@ from heddle.types import SamplingParams, WorkerId, WorkerSpec
 T = TypeVar("T")
 
 TOOL_SECONDS = (0.1, 1.0, 5.0)
+OBSERVATION = 8
+"""Tokens that a tool answers with."""
 GREEDY = SamplingParams(temperature=0.0)
 
 
@@ -51,6 +56,15 @@ class Parts:
     @property
     def total_s(self) -> float:
         return self.find_s + self.save_s + self.clear_s + self.restore_s
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """What followed a tool call."""
+
+    wait_s: float
+    """From the end of the tools to the next token."""
+    moved: bool
 
 
 class Bench:
@@ -78,6 +92,23 @@ class Bench:
             place, clear_s = await timed(self.target.hold(ids[-1:], lacking_at_most=1))
             _, restore_s = await timed(self.target.restore_slot(place.slot, name))
         return Parts(find_s, save_s, clear_s, restore_s, saved.nbytes)
+
+    async def after_tools(self, tokens: int, tool_s: float, *, move: bool) -> Return:
+        """As the coordinator has it: the next step is where the prefix is, and waits for no transfer."""
+        ids = await self.prefix(tokens)
+        copying = asyncio.create_task(self.source.transfer(ids, self.target)) if move else None
+        await asyncio.sleep(tool_s)
+        moved = copying is not None and copying.done()
+        if copying is not None:
+            copying.cancel()
+        request = GenerationRequest(
+            f"next-{next(self._seeds)}", [*ids, *self.fresh(OBSERVATION)], 1, GREEDY, deadline_s=3600.0
+        )
+        engine = self.target if moved else self.source
+        _, wait_s = await timed(engine.generate(request, lambda chunk: None))
+        if copying is not None:
+            await asyncio.gather(copying, return_exceptions=True)
+        return Return(wait_s, moved)
 
     @asynccontextmanager
     async def busy(self) -> AsyncIterator[None]:
@@ -122,6 +153,22 @@ def hidden(seconds: float, tool_s: float) -> str:
     return f"{share:5.0%} of {seconds:6.2f} s"
 
 
+async def stalls(bench: Bench, tokens: int, repeats: int) -> None:
+    """Interleaved, so that what else the machine does meets both alike."""
+    print(f"\nfrom the end of the tools to the next token, for a prefix of {tokens} tokens")
+    for tool_s in TOOL_SECONDS:
+        moving, staying = [], []
+        for _ in range(repeats):
+            moving.append(await bench.after_tools(tokens, tool_s, move=True))
+            staying.append(await bench.after_tools(tokens, tool_s, move=False))
+        waits = [statistics.median(one.wait_s for one in some) for some in (moving, staying)]
+        moved = sum(one.moved for one in moving)
+        print(
+            f"tool {tool_s:4g} s   with a transfer {waits[0]:6.2f} s (done in time {moved} of {repeats})   "
+            f"without {waits[1]:6.2f} s"
+        )
+
+
 def report(label: str, tokens: int, parts: Parts, computed_s: float) -> None:
     per_k = 1000.0 / tokens
     print(
@@ -132,7 +179,7 @@ def report(label: str, tokens: int, parts: Parts, computed_s: float) -> None:
     )
 
 
-async def run(lengths: Sequence[int], repeats: int) -> None:
+async def run(lengths: Sequence[int], repeats: int, *, only_stalls: bool) -> None:
     model = await asyncio.to_thread(ensure_model, "smollm2-135m-instruct")
     launcher = EmbeddedLauncher(model, context_tokens=max(lengths) + 1024, ready_timeout_s=120.0)
     with tempfile.TemporaryDirectory() as logs:
@@ -144,7 +191,9 @@ async def run(lengths: Sequence[int], repeats: int) -> None:
         assert exchange is not None
         bench = Bench(workers[0].engine, workers[1].engine, exchange.files)
         try:
-            await compare(bench, lengths, repeats)
+            if not only_stalls:
+                await compare(bench, lengths, repeats)
+            await stalls(bench, lengths[0], repeats)
         finally:
             for worker in workers:
                 await worker.stop()
@@ -172,8 +221,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=[500, 1000, 2000])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only-stalls", action="store_true")
     options = parser.parse_args()
-    asyncio.run(run(options.lengths, options.repeats))
+    asyncio.run(run(options.lengths, options.repeats, only_stalls=options.only_stalls))
 
 
 if __name__ == "__main__":
