@@ -6,8 +6,9 @@ The shipped traces, and with ``--traces`` every ``*.jsonl(.gz)`` of a folder bes
 prompts of a trace: the batch that is timed is drawn from one half, in groups of 16, 64 trajectories a GPU on
 16 slots; tool times are drawn. Predictors: ``oracle`` (exact lengths), ``noisy`` (``noisy_oracle``, lengths
 wrong by a factor of e^0.5), ``cold`` (``progressive`` that has seen nothing) and ``warm`` (``progressive``
-after ``--earlier`` batches of the same size from the other half: no prompt of them is in the timed batch).
-Both schedulers that go by length use each; placement is the same for all, on workers of degree 1.
+after ``--earlier`` batches of the same size from the other half, first come, first served: none of their
+prompts is in the timed batch). Both schedulers that go by length use each; placement is the same for all, on
+workers of degree 1.
 
 A cell is the makespan of first come, first served, over the one with this predictor, within each seed: the
 mean and, after the slash, the worst seed; above 1 is faster. ``<`` marks cells that lose in the mean.
@@ -81,8 +82,11 @@ class Task:
             shipped_profiles(), self.gpus, gpu=GPU, model=MODEL, slots_per_gpu=SLOTS
         )
         timed = self.workload(0, 0)
-        lessons = [self.workload(1, 1 + number) for number in range(self.earlier)]
         base, _ = play(timed, PlaneSettings(scheduler="fcfs"), hardware, self.seed)
+        learned: JsonWritable = None
+        for number in range(self.earlier):
+            lesson = self.workload(1, 1 + number)
+            _, learned = play(lesson, replace(LEARNING, scheduler="fcfs"), hardware, self.seed, learned)
         speedups: dict[str, float] = {}
         for scheduler in SCHEDULERS:
             learning = replace(LEARNING, scheduler=scheduler)
@@ -91,9 +95,6 @@ class Task:
                 for name, settings in KNOWING.items()
             }
             seconds["cold"], _ = play(timed, learning, hardware, self.seed)
-            learned: JsonWritable = None
-            for lesson in lessons:
-                _, learned = play(lesson, learning, hardware, self.seed, learned)
             seconds["warm"], _ = play(timed, learning, hardware, self.seed, learned)
             speedups |= {f"{scheduler} {name}": base / taken for name, taken in seconds.items()}
         return Ratios(self.trace.name, self.seed, speedups)
@@ -155,22 +156,24 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--earlier", type=int, default=1, help="batches that warm has learned from")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="rewritten after each seed of each trace")
     options = parser.parse_args()
     traces = load_traces(None, 1.0)
     if options.traces is not None:
         traces += load_traces(options.traces, 1.0, LONGEST_CONTEXT)
     tasks = [
         Task(trace, options.gpus, options.earlier, seed)
-        for trace, seed in product(traces, range(options.seeds))
+        for seed, trace in product(range(options.seeds), traces)
     ]
     began = time.perf_counter()
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        found = list(pool.map(Task.run, tasks))
+        found = []
+        for ratios in pool.map(Task.run, tasks):
+            found.append(ratios)
+            if options.json is not None:
+                options.json.write_text(json.dumps([asdict(one) for one in found], indent=1))
     print(report(found))
     print(f"{options.seeds} seeds, {options.gpus} GPUs; {time.perf_counter() - began:,.0f} s")
-    if options.json is not None:
-        options.json.write_text(json.dumps([asdict(one) for one in found], indent=1))
 
 
 if __name__ == "__main__":

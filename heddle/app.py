@@ -24,14 +24,14 @@ from heddle.coordinator.observer import RunWatcher
 from heddle.coordinator.service import Coordinator
 from heddle.engine_kits import engine_kit
 from heddle.environments.registry import EnvironmentRegistry, build_registry
-from heddle.errors import ConfigError
+from heddle.errors import ConfigError, InvalidRequest
 from heddle.eventlog import EventLogWriter
 from heddle.garbage import collecting_at_rest, young_only
 from heddle.metrics import Metrics
 from heddle.placement import kernel_loader
 from heddle.planning.profile import Profile
-from heddle.planning.profile_csv import parse_profiles
 from heddle.planning.shipped import shipped_profiles
+from heddle.profiling.files import read_profiles
 from heddle.store.finished import STORE_NAME
 from heddle.store.sqlite import open_store
 from heddle.tools.manager import ToolManager
@@ -88,9 +88,9 @@ def _profile(decisions: DecisionsConfig) -> Profile | None:
         table = shipped_profiles()
     else:
         try:
-            table = parse_profiles(path.read_text("utf-8-sig"), source=str(path))
-        except (OSError, UnicodeDecodeError) as exc:
-            raise ConfigError(f"decisions.profile: cannot read {path}: {exc}") from exc
+            table = read_profiles(path)
+        except InvalidRequest as exc:
+            raise ConfigError(f"decisions.profile: {path} {exc.message}") from exc
     return table.select(decisions.profile_gpu, decisions.profile_model)
 
 

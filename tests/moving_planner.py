@@ -1,4 +1,4 @@
-"""A migration planner for tests: every tool call is an occasion to move on to the next worker."""
+"""Migration planners for tests, which look at nothing but the moment."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from heddle.migration import MIGRATION_PLANNERS
 from heddle.types import TrajectoryId, TrajectoryView, WorkerView
 
 
-@dataclass(frozen=True, slots=True)
-class Nomad:
-    """Nobody stays where it is."""
-
-    means: MoveMeans = MoveMeans.TRANSFER
-    name: str = "nomad"
+class Spontaneous:
+    """What planners share that keep nothing in mind."""
 
     def prepare(self, trajectories: Sequence[TrajectoryView], workers: Sequence[WorkerView]) -> None:
         """Plans nothing."""
 
     def forget(self, trajectory_id: TrajectoryId) -> None:
         """Remembers nothing."""
+
+
+@dataclass(frozen=True)
+class Nomad(Spontaneous):
+    """Nobody stays where it is: every tool call is an occasion to move on to the next worker."""
+
+    means: MoveMeans = MoveMeans.TRANSFER
+    name: str = "nomad"
 
     def propose(
         self, in_tool: Sequence[TrajectoryView], workers: Sequence[WorkerView], now: float

@@ -16,8 +16,8 @@ from heddle.errors import ConfigError, InvalidRequest
 from heddle.planning.hedge import hedged_lengths
 from heddle.planning.plan import AllocatorName, PlacerName, Plan, PlannedWorker, PlanRequest, PriceName
 from heddle.planning.profile import Profile
-from heddle.planning.profile_csv import ProfileTable, parse_profiles
 from heddle.planning.shipped import shipped_profiles
+from heddle.profiling.files import read_profiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,16 +85,6 @@ def build_request(options: PlanOptions) -> PlanRequest:
         seed=options.seed,
         deadline_s=options.deadline_s,
     )
-
-
-def read_profiles(path: Path) -> ProfileTable:
-    """A profile from a CSV file. Raises ``InvalidRequest`` and ``ConfigError``."""
-    try:
-        return parse_profiles(path.read_text("utf-8-sig"), source=str(path))
-    except OSError as exc:
-        raise InvalidRequest(f"cannot be read: {exc.strerror}", path=str(path)) from exc
-    except UnicodeDecodeError as exc:
-        raise InvalidRequest("is not UTF-8 text", path=str(path)) from exc
 
 
 def parse_numbers(text: str | None, option: str) -> tuple[int, ...] | None:

@@ -11,7 +11,6 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from heddle.cli.output import ExitCode, Output
-from heddle.cli.plan import read_profiles
 from heddle.cli.plotting import can_plot
 from heddle.cli.simulation_tables import describe_experiment, experiment_document
 from heddle.cli.traces import load_workload
@@ -20,6 +19,7 @@ from heddle.errors import ConfigError, InvalidRequest
 from heddle.planning.profile_csv import ProfileTable
 from heddle.planning.shipped import shipped_profiles
 from heddle.presets import Preset, find_preset, parse_presets
+from heddle.profiling.files import read_profiles
 from heddle.simulate.compare import Configuration, Experiment, RunSummary, compare, run_one, run_seed
 from heddle.simulate.hardware import EngineRules, PrefillMode, TransferLink, hardware_from_profile
 from heddle.simulate.options import SimulationOptions, ToolModel

@@ -19,7 +19,7 @@ from heddle.control.events import (
 )
 from heddle.control.ports import MigrationProposal, MoveMeans
 from heddle.control.state import IgnoreReason
-from heddle.control.transfers import Move, MoveOutcome, MoveRefusal, TransferLine
+from heddle.control.transfers import MoveOutcome, MoveRefusal
 from heddle.planning.transfer_rate import TransferRate
 from heddle.types import (
     BatchId,
@@ -30,9 +30,10 @@ from heddle.types import (
     WorkerId,
     WorkerView,
 )
+from moving_planner import Spontaneous
 
 
-class Planned:
+class Planned(Spontaneous):
     """Proposes to move each trajectory as the test says: name to target and urgency."""
 
     name = "planned"
@@ -40,12 +41,6 @@ class Planned:
     def __init__(self, means: MoveMeans = MoveMeans.TRANSFER, **targets: tuple[str, float]) -> None:
         self.means = means
         self.targets = targets
-
-    def prepare(self, trajectories: Sequence[TrajectoryView], workers: Sequence[WorkerView]) -> None:
-        """Plans nothing."""
-
-    def forget(self, trajectory_id: TrajectoryId) -> None:
-        """Remembers nothing."""
 
     def propose(
         self, in_tool: Sequence[TrajectoryView], workers: Sequence[WorkerView], now: float
@@ -56,6 +51,23 @@ class Planned:
                 yield MigrationProposal(
                     trajectory.trajectory_id, trajectory.worker_id, WorkerId(target), self.means, urgency
                 )
+
+
+class ToTheLast(Spontaneous):
+    """Proposes to move everything to the last worker, and once what cannot be."""
+
+    name = "to_the_last"
+
+    def propose(
+        self, in_tool: Sequence[TrajectoryView], workers: Sequence[WorkerView], now: float
+    ) -> Iterable[MigrationProposal]:
+        target = workers[-1].worker_id
+        yield MigrationProposal(TrajectoryId("nobody"), WorkerId("w0"), target)
+        for trajectory in in_tool:
+            assert trajectory.worker_id is not None
+            yield MigrationProposal(trajectory.trajectory_id, WorkerId("elsewhere"), target)
+            yield MigrationProposal(trajectory.trajectory_id, trajectory.worker_id, WorkerId("nowhere"))
+            yield MigrationProposal(trajectory.trajectory_id, trajectory.worker_id, target)
 
 
 def make_rig(planner: Planned, *, workers: int = 2, size: int = 2) -> Rig:
@@ -140,6 +152,19 @@ def test_transfers_tell_how_fast_contexts_travel() -> None:
     rig.transfer_failed("a1")
     assert rate.tokens_per_s() != before
     assert rate is rig.plane.transfer_rate
+
+
+def test_a_migration_planner_moves_a_trajectory_while_its_tool_runs() -> None:
+    """Possible proposals are accepted, impossible ones refused."""
+    rig = Rig(migration=ToTheLast())
+    rig.pool(2)
+    rig.submit("a", 1)
+    rig.step("a0")
+
+    rig.tools_started("a0")
+
+    assert rig.homes() == {"w0": 0, "w1": 1}
+    assert generated(rig.tools_finished("a0")) == [("a0", "w1")]
 
 
 def test_of_those_that_wait_for_a_worker_the_most_urgent_goes_first() -> None:
@@ -258,71 +283,13 @@ def test_by_recomputation_the_home_changes_at_once() -> None:
     assert not rig.trajectory("a0").warm
 
 
-WORKERS = [WorkerId(f"w{i}") for i in range(5)]
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["add", "start", "withdraw", "answer"]), st.integers(0, 11), st.integers(0, 3)
-        ),
-        max_size=60,
-    )
-)
-def test_the_line_never_shares_a_worker_and_never_lets_one_idle(
-    operations: list[tuple[str, int, int]],
-) -> None:
-    """Against a plain list: who runs, who is next, what is expected where."""
-    line = TransferLine()
-    moves: dict[str, Move] = {}
-    for operation, which, urgency in operations:
-        name = TrajectoryId(f"t{which}")
-        if operation == "add" and name not in line:
-            source, target = WORKERS[which % 5], WORKERS[(which + 1 + urgency) % 5]
-            moves[name] = Move(name, source, target, 10 + which, float(urgency))
-            line.add(moves[name])
-        elif operation == "start":
-            waiting = sorted(
-                (m for m in moves.values() if not m.under_way), key=lambda m: (-m.urgency, m.number)
-            )
-            taken = {worker for m in moves.values() if m.under_way for worker in m.endpoints}
-            expected = []
-            for move in waiting:
-                if taken.isdisjoint(move.endpoints):
-                    taken.update(move.endpoints)
-                    expected.append(move)
-            assert list(line.start(0.0)) == expected
-        elif operation == "withdraw":
-            known = moves.get(name)
-            stays = known is not None and not known.withdrawn
-            assert line.withdraw(name) is (known if stays else None)
-            if known is not None and not known.under_way:
-                del moves[name]
-        elif operation == "answer" and name in moves:
-            known = moves[name]
-            assert line.answered(name, *known.endpoints) is (known if known.under_way else None)
-            if known.under_way:
-                del moves[name]
-        assert {m.trajectory_id for m in line.moves()} == set(moves)
-        assert line.waiting + line.under_way == len(moves)
-        for worker in WORKERS:
-            coming = (m for m in moves.values() if m.target == worker and not m.withdrawn)
-            assert line.expected_tokens(worker) == sum(m.context_tokens for m in coming)
-
-
-class Restless:
+class Restless(Spontaneous):
     """Proposes to move everybody to any worker but its own."""
 
     name = "restless"
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-
-    def prepare(self, trajectories: Sequence[TrajectoryView], workers: Sequence[WorkerView]) -> None:
-        """Plans nothing."""
-
-    def forget(self, trajectory_id: TrajectoryId) -> None:
-        """Remembers nothing."""
 
     def propose(
         self, in_tool: Sequence[TrajectoryView], workers: Sequence[WorkerView], now: float

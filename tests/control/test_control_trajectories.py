@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import pytest
-from control_rig import Rig, cancelled, generated, make_batch, make_spec
+from control_rig import Rig, generated, make_batch, make_spec
 
 from heddle.control.commands import Cancel, Generate
 from heddle.control.events import (
@@ -20,9 +20,7 @@ from heddle.control.events import (
     ToolsFinished,
     ToolsStarted,
 )
-from heddle.control.ports import MigrationProposal
 from heddle.control.state import IgnoreReason
-from heddle.errors import NotFound
 from heddle.predict.passive import Passive
 from heddle.types import (
     BatchId,
@@ -33,7 +31,6 @@ from heddle.types import (
     TrajectoryPhase,
     TrajectoryView,
     WorkerId,
-    WorkerView,
 )
 
 
@@ -289,42 +286,6 @@ def test_a_newer_prediction_wins() -> None:
     assert command.prediction == make_prediction(50, after=1)
 
 
-class ToTheOther:
-    """Proposes to move everything to the last worker, and once what cannot be."""
-
-    name = "to_the_other"
-
-    def prepare(self, trajectories: Sequence[TrajectoryView], workers: Sequence[WorkerView]) -> None:
-        """Plans nothing."""
-
-    def forget(self, trajectory_id: TrajectoryId) -> None:
-        """Remembers nothing."""
-
-    def propose(
-        self, in_tool: Sequence[TrajectoryView], workers: Sequence[WorkerView], now: float
-    ) -> Iterable[MigrationProposal]:
-        target = workers[-1].worker_id
-        yield MigrationProposal(TrajectoryId("nobody"), WorkerId("w0"), target)
-        for trajectory in in_tool:
-            assert trajectory.worker_id is not None
-            yield MigrationProposal(trajectory.trajectory_id, WorkerId("elsewhere"), target)
-            yield MigrationProposal(trajectory.trajectory_id, trajectory.worker_id, WorkerId("nowhere"))
-            yield MigrationProposal(trajectory.trajectory_id, trajectory.worker_id, target)
-
-
-def test_a_migration_planner_moves_a_trajectory_while_its_tool_runs() -> None:
-    """Possible proposals are accepted, impossible ones refused."""
-    rig = Rig(migration=ToTheOther())
-    rig.pool(2)
-    rig.submit("a", 1)
-    rig.step("a0")
-
-    rig.tools_started("a0")
-
-    assert rig.homes() == {"w0": 0, "w1": 1}
-    assert generated(rig.tools_finished("a0")) == [("a0", "w1")]
-
-
 class Recorder(Passive):
     """A predictor that knows nothing and remembers what it was shown."""
 
@@ -365,65 +326,3 @@ def test_the_predictor_learns_from_own_endings_only() -> None:
         rig.finish(f"a{index}", reason)
 
     assert recorder.seen == ["step a0 1", "finished a0", "finished a1", "forget a2", "forget a3", "forget a4"]
-
-
-def test_explain_says_what_a_trajectory_waits_for() -> None:
-    """Each phase has its sentence, and a waiting one knows its position."""
-    rig = Rig(slots=1)
-    rig.submit("a", 4)
-    assert rig.plane.explain(TrajectoryId("a0"), rig.now).reason == "no worker is ready (there is none)"
-    rig.pool(1)
-    rig.step("a0")
-    rig.step("a1")
-    rig.tools_started("a1")
-
-    told = {f"a{i}": rig.plane.explain(TrajectoryId(f"a{i}"), rig.now) for i in range(4)}
-
-    assert {name: (e.reason, e.queue_position) for name, e in told.items()} == {
-        "a0": ("step 0 is generated and is being read for tool calls", None),
-        "a1": ("step 0 runs python", None),
-        "a2": ("step 0 generates on w0", None),
-        "a3": ("1 of 1 slots of w0 are taken; next in line", 0),
-    }
-    assert told["a1"].since_s == 0.0
-    assert told["a0"].since_s == 2.0
-
-
-def test_explain_names_who_is_ahead_and_a_pause() -> None:
-    """Behind whom it waits, and that nobody moves while dispatch is paused."""
-    rig = Rig(slots=1)
-    rig.pool(1)
-    rig.submit("a", 3)
-    rig.send(DispatchPaused())
-
-    told = rig.plane.explain(TrajectoryId("a2"), rig.now)
-
-    assert told.reason == "dispatch is paused; 1 ahead of it, the last of them a1 at w0"
-    assert told.queue_position == 1
-
-
-def test_queries_of_what_is_unknown_say_so() -> None:
-    """Unknown names are NotFound."""
-    rig = Rig()
-
-    with pytest.raises(NotFound, match="no open trajectory z"):
-        rig.plane.explain(TrajectoryId("z"), 0.0)
-    with pytest.raises(NotFound, match="no worker z"):
-        rig.plane.queue(WorkerId("z"), 1)
-
-
-def test_batch_phases_count_finished_ones_while_the_batch_is_open() -> None:
-    """The phases of a batch add up to its size until the last has finished."""
-    rig = Rig(slots=1)
-    rig.pool(1)
-    rig.submit("a", 3)
-    rig.finish("a0")
-
-    assert rig.plane.batch_phases(BatchId("a")) == {
-        TrajectoryPhase.FINISHED: 1,
-        TrajectoryPhase.GENERATING: 1,
-        TrajectoryPhase.QUEUED: 1,
-    }
-    gauges = rig.plane.gauges()
-    assert sum(gauges.trajectories.values()) == 2
-    assert cancelled(rig.send(BatchCancelled(BatchId("a"), StopReason.CANCELLED))) == ["a1", "a2"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from sim_builders import make_hardware, make_trajectory, make_workload
@@ -12,7 +12,7 @@ from heddle.allocation.slots import SlotRule
 from heddle.control.events import TransferFailed, TransferFinished
 from heddle.control.log import decode_entry
 from heddle.control.plane import ControlPlane
-from heddle.control.ports import MigrationProposal, MoveMeans
+from heddle.control.ports import MoveMeans
 from heddle.control.reshapes import ReshapeRules
 from heddle.placement import make_placer
 from heddle.predict import make_predictor
@@ -21,36 +21,12 @@ from heddle.scheduling import make_scheduler
 from heddle.simulate.options import Fault, SimulationOptions, WorkerCrash
 from heddle.simulate.result import Outcome
 from heddle.simulate.simulator import make_world
-from heddle.types import TrajectoryId, TrajectoryView, WorkerId, WorkerView
+from heddle.types import TrajectoryId, WorkerId
+from moving_planner import Nomad
 
 T = TrajectoryId("t")
 KEPT = 500 + 100 - 1
 """Tokens of its context that are computed when its first tool runs."""
-
-
-class ToTheOther:
-    """Moves everything to the other of two workers, each time a tool runs."""
-
-    name = "to_the_other"
-
-    def __init__(self, means: MoveMeans) -> None:
-        self._means = means
-
-    def prepare(self, trajectories: Sequence[TrajectoryView], workers: Sequence[WorkerView]) -> None:
-        """Plans nothing."""
-
-    def forget(self, trajectory_id: TrajectoryId) -> None:
-        """Remembers nothing."""
-
-    def propose(
-        self, in_tool: Sequence[TrajectoryView], workers: Sequence[WorkerView], now: float
-    ) -> Iterable[MigrationProposal]:
-        for trajectory in in_tool:
-            others = [w.worker_id for w in workers if w.worker_id != trajectory.worker_id]
-            if others and trajectory.worker_id is not None:
-                yield MigrationProposal(
-                    trajectory.trajectory_id, trajectory.worker_id, others[0], self._means
-                )
 
 
 def play(
@@ -61,7 +37,7 @@ def play(
         scheduler=make_scheduler("fcfs"),
         placer=make_placer("sticky_least_loaded"),
         allocator=Fixed("auto", SlotRule(4)),
-        migration=ToTheOther(means),
+        migration=Nomad(means),
         predictor=make_predictor("oracle"),
         reshaper=NoReshaping(),
         reshape_rules=ReshapeRules(SlotRule(4).of),
