@@ -4,12 +4,14 @@
 
 A server of its own gets batch after batch of ``guess`` and ``code`` tasks, with real tools in the sandbox.
 Now and then a batch is cancelled, a worker process is killed, a client hangs up in the middle of a long poll.
-Every few seconds the coordinator's resident memory, descriptors and threads are looked at; after the first
-fifth, in which caches fill, lines are fitted to them.
+Every few seconds the coordinator's resident memory, descriptors and threads are looked at, and the memory of
+its engine processes; after the first fifth, in which caches fill, lines are fitted to them.
 
-Printed: the slope of memory in MB per hour (and its share of the total), of descriptors and threads per hour;
-what is there when all batches are over: trajectories missing or twice, slots taken, programs, directories
-of sandboxes; and after the server has stopped: processes. All of the latter must be 0.
+Printed: the slope of the coordinator's memory in MB per hour (and its share of the total), what it held
+in the first and in the last tenth of the looks, and the slopes of descriptors and threads per hour; the
+memory of one engine process, which is bounded by its prompt cache and begins anew where it was killed; what
+is there when all batches are over: trajectories missing or twice, slots taken, programs, directories of
+sandboxes; and after the server has stopped: processes. All of the latter must be 0.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ LOOK_S = 5.0
 OPEN_BATCHES = 3
 WARM_SHARE = 0.2
 SETTLE_S = 120.0
+ENGINE_MODULE = "heddle.engines.embedded.server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class Look:
     rss_bytes: int
     descriptors: int
     threads: int
+    engine_bytes: tuple[int, ...]
+    """Resident memory of each engine process."""
 
 
 @dataclass(slots=True)
@@ -163,10 +168,21 @@ async def keep_looking(server: Server, soak: Soak) -> None:
     while True:
         with process.oneshot():
             look = Look(
-                time.monotonic() - began, process.memory_info().rss, process.num_fds(), process.num_threads()
+                time.monotonic() - began,
+                process.memory_info().rss,
+                process.num_fds(),
+                process.num_threads(),
+                tuple(_engine_bytes(process)),
             )
         soak.looks.append(look)
         await asyncio.sleep(LOOK_S)
+
+
+def _engine_bytes(server: psutil.Process) -> Iterator[int]:
+    for child in server.children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if ENGINE_MODULE in child.cmdline():
+                yield child.memory_info().rss
 
 
 async def run(server: Server, minutes: float, seed: int) -> tuple[Soak, dict[str, float]]:
@@ -220,6 +236,8 @@ def figures(soak: Soak, left: dict[str, float], orphans: int) -> dict[str, float
     """What is printed."""
     looks = soak.looks[int(WARM_SHARE * len(soak.looks)) :]
     memory = [look.rss_bytes / 1e6 for look in looks]
+    tenth = max(1, len(memory) // 10)
+    engines = [nbytes / 1e6 for look in looks for nbytes in look.engine_bytes] or [0.0]
     growth = slope_per_hour(looks, memory)
     return {
         "minutes": looks[-1].at_s / 60.0,
@@ -232,6 +250,10 @@ def figures(soak: Soak, left: dict[str, float], orphans: int) -> dict[str, float
         "memory_mb": statistics.median(memory),
         "memory_mb_per_hour": growth,
         "memory_share_per_hour": growth / statistics.median(memory),
+        "memory_mb_first_tenth": statistics.median(memory[:tenth]),
+        "memory_mb_last_tenth": statistics.median(memory[-tenth:]),
+        "engine_mb_median": statistics.median(engines),
+        "engine_mb_most": max(engines),
         "descriptors": looks[-1].descriptors,
         "descriptors_per_hour": slope_per_hour(looks, [look.descriptors for look in looks]),
         "threads_per_hour": slope_per_hour(looks, [look.threads for look in looks]),
