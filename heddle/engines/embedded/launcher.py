@@ -106,6 +106,11 @@ class EmbeddedLauncher:
         self._cost: _KvCost | None = None
         """Looked up with the first launch: the vocabulary that tells it takes tens of megabytes to read."""
 
+    @property
+    def model(self) -> Path:
+        """What it launches servers on."""
+        return self._model
+
     async def launch(self, spec: WorkerSpec, log_path: Path) -> EmbeddedWorker:
         """Start a server; returns when it generates. See ``EngineLauncher.launch``."""
         _check(spec)
