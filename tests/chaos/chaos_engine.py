@@ -1,4 +1,4 @@
-"""Fake engines, and tools, that can be told to go wrong once."""
+"""What a world's engines and tools are, and fakes of both that can be told to go wrong once."""
 
 from __future__ import annotations
 
@@ -7,17 +7,40 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
+from crash_child import CONTEXT_TOKENS, TOKENIZER, speak
 from schedule import Fault
 
 from heddle.agent.ports import Generation, GenerationRequest, TokenChunk, ToolInvocation
+from heddle.coordinator.assembly import EngineKit
 from heddle.engines.fake import FakeEngine, FakeModel, FakeWorker
 from heddle.errors import EngineRejected, EngineTimeout, ToolBackendError
+from heddle.text.byte_tokenizer import TURN_END
 from heddle.tools.fake import FakeToolBackend, fake_result
 from heddle.tools.ports import BackendResult
-from heddle.types import WorkerSpec
+from heddle.types import EngineLoad, WorkerSpec
 
-ENGINE_FAULTS = frozenset({Fault.HANG, Fault.SLOW, Fault.GARBAGE, Fault.REJECT})
+PLANT_FAULTS = frozenset({Fault.CRASH_WORKER, Fault.HANG, Fault.SLOW, Fault.GARBAGE, Fault.REJECT})
+
+
+class Plant(Protocol):
+    """The engines of a world: how they come about, what befalls them, and what is left of them."""
+
+    @property
+    def kit(self) -> EngineKit: ...
+
+    def strike(self, fault: Fault, target: int) -> None:
+        """One of ``PLANT_FAULTS``, at once or with the next generation."""
+        ...
+
+    async def loads(self) -> list[EngineLoad]:
+        """What those that answer have to do, when everything is over."""
+        ...
+
+    def left(self) -> list[str]:
+        """Those that still run, or were never stopped."""
+        ...
 
 
 class ChaosEngine(FakeEngine):
@@ -36,7 +59,7 @@ class ChaosEngine(FakeEngine):
             case Fault.HANG:
                 return await self._hanging(request)
             case Fault.GARBAGE:
-                return await super().generate(request, lambda chunk: on_tokens(_garbage(chunk)))
+                return await super().generate(request, lambda chunk: on_tokens(garbage(chunk)))
             case Fault.SLOW:
                 slow = replace(request, deadline_s=min(request.deadline_s, 0.005))
                 return await super().generate(slow, on_tokens)
@@ -54,27 +77,47 @@ class ChaosEngine(FakeEngine):
         raise AssertionError("an engine that has crashed says so")
 
 
-def _garbage(chunk: TokenChunk) -> TokenChunk:
+def garbage(chunk: TokenChunk) -> TokenChunk:
+    """As many ids that no vocabulary has."""
     return replace(chunk, token_ids=[-1] * len(chunk.token_ids))
 
 
-@dataclass(slots=True)
-class ChaosLauncher:
-    """Remembers every worker that it launched."""
+MODEL = FakeModel(
+    speak, end_of_turn_id=TURN_END, token_delay_s=0.0002, chunk_tokens=32, context_tokens=CONTEXT_TOKENS
+)
 
-    model: FakeModel
+
+@dataclass(slots=True)
+class FakePlant:
+    """Implements ``Plant`` and ``EngineLauncher``; remembers every worker that it launched."""
+
     engine_faults: deque[Fault] = field(default_factory=deque)
     launched: list[FakeWorker] = field(default_factory=list)
 
+    @property
+    def kit(self) -> EngineKit:
+        return EngineKit(self, TOKENIZER, FakeEngine.capabilities, "chaos")
+
     async def launch(self, spec: WorkerSpec, log_path: Path) -> FakeWorker:
         await asyncio.sleep(0)
-        engine = ChaosEngine(slots=spec.slots, model=self.model, faults_to_come=self.engine_faults)
+        engine = ChaosEngine(slots=spec.slots, model=MODEL, faults_to_come=self.engine_faults)
         worker = FakeWorker(engine)
         self.launched.append(worker)
         return worker
 
-    def alive(self) -> list[FakeWorker]:
-        """Workers whose engines run."""
+    def strike(self, fault: Fault, target: int) -> None:
+        if fault is not Fault.CRASH_WORKER:
+            self.engine_faults.append(fault)
+        elif alive := self._alive():
+            alive[target % len(alive)].engine.crash("chaos")
+
+    async def loads(self) -> list[EngineLoad]:
+        return [await worker.engine.load() for worker in self._alive()]
+
+    def left(self) -> list[str]:
+        return [f"worker {n}" for n, worker in enumerate(self.launched) if not worker.stopped]
+
+    def _alive(self) -> list[FakeWorker]:
         return [worker for worker in self.launched if not worker.engine.crashed.is_set()]
 
 

@@ -1,7 +1,8 @@
 """A coordinator with everything around it, to which a schedule happens.
 
 Real are the control plane, the agent loops, the supervisors, the coordinator's tasks and the journal's rules
-(in memory, so that a thousand runs take a minute or two); fake are the engines and the tools.
+(in memory, so that a thousand runs take a minute or two); fake are the tools, and the engines where nobody
+brings others.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from chaos_engine import ENGINE_FAULTS, ChaosLauncher, ChaosTools
-from crash_child import CONTEXT_TOKENS, TOKENIZER, CrashingEnvironment, speak
+from chaos_engine import PLANT_FAULTS, ChaosTools, FakePlant, Plant
+from crash_child import CONTEXT_TOKENS, CrashingEnvironment
 from schedule import Fault, Incident, Schedule
 
 from heddle.api.schemas import BatchRequest, WorkerRequest
@@ -25,39 +26,37 @@ from heddle.app import plane_settings
 from heddle.config import HeddleConfig, parse_config
 from heddle.control.build import build_plane
 from heddle.control.plane import ControlPlane
-from heddle.coordinator.assembly import EngineKit, Parts, running_coordinator
+from heddle.coordinator.assembly import Parts, running_coordinator
 from heddle.coordinator.broadcast import Broadcaster
 from heddle.coordinator.observer import RunWatcher
 from heddle.coordinator.service import Coordinator
-from heddle.engines.fake import FakeEngine, FakeModel
 from heddle.engines.supervisor import HealthCheck, RestartPacing, SupervisedWorker
 from heddle.environments.registry import EnvironmentRegistry
 from heddle.errors import Conflict, NotFound
 from heddle.metrics import Metrics
 from heddle.store.memory import MemoryStore
-from heddle.text.byte_tokenizer import TURN_END
 from heddle.tools.manager import ToolGauges, ToolManager
-from heddle.types import EngineLoad
+from heddle.types import EngineLoad, Json
 
-DEADLINE_S = 60.0
-TOKEN_DEADLINE_S = 0.03
 TOOL_LIMIT_S = 0.03
+OF_FAKES = HealthCheck(every_s=0.02, deadline_s=0.02)
 PAUSE_S = 0.005
 POLL_S = 10.0
 
 
 @contextmanager
-def hurry() -> Iterator[None]:
+def hurry(health: HealthCheck = OF_FAKES) -> Iterator[None]:
     """Pauses between attempts in milliseconds, where a server takes seconds."""
     quick = partial(
         SupervisedWorker,
         pacing=RestartPacing(first_s=0.001, longest_s=0.01),
-        health=HealthCheck(every_s=0.02, deadline_s=0.02),
+        health=health,
     )
     with (
         patch("heddle.coordinator.pool.SupervisedWorker", quick),
         patch("heddle.agent.generation.RETRY_BACKOFF_S", 0.001),
         patch("heddle.agent.generation.MAX_BACKOFF_S", 0.005),
+        patch("heddle.agent.once.RETRY_BACKOFF_S", 0.001),
     ):
         yield
 
@@ -91,26 +90,32 @@ class Life:
     gauges: ToolGauges | None = None
 
 
+@dataclass(slots=True)
+class Surroundings:
+    """What differs between worlds of fakes and of real engines."""
+
+    plant: Plant = field(default_factory=FakePlant)
+    token_deadline_s: float = 0.03
+    context_tokens: int = CONTEXT_TOKENS
+    deadline_s: float = 60.0
+    """Longest that a world may take."""
+    request: dict[str, Json] = field(default_factory=lambda: {"limits": {"max_steps": 6, "max_tokens": 4096}})
+    """Of each batch, beside its prompts."""
+
+
 class World:
     """Single use: ``await play()`` once, then look."""
 
-    def __init__(self, schedule: Schedule, data_dir: Path) -> None:
+    def __init__(self, schedule: Schedule, data_dir: Path, around: Surroundings) -> None:
         self.schedule = schedule
         self.store = MemoryStore()
         self.tools = ChaosTools()
-        self.launcher = ChaosLauncher(
-            FakeModel(
-                speak,
-                end_of_turn_id=TURN_END,
-                token_delay_s=0.0002,
-                chunk_tokens=32,
-                context_tokens=CONTEXT_TOKENS,
-            )
-        )
+        self.around = around
+        self.plant = around.plant
         self.lives: list[Life] = []
         self.cancelled: set[str] = set()
         self.clients = [Client(f"b{number}") for number in range(schedule.batches)]
-        self.config = _config(schedule, data_dir)
+        self.config = _config(schedule, data_dir, around)
         self._incidents = deque(schedule.incidents)
         self._events = 0
         self._over = asyncio.Event()
@@ -121,7 +126,7 @@ class World:
 
     async def play(self) -> None:
         """Lives of the coordinator, until all batches are over. Bounded."""
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(self.around.deadline_s):
             while not await self._live():
                 pass
 
@@ -137,7 +142,7 @@ class World:
         tools = ToolManager(self.tools.backends(), concurrency=2, default_timeout_s=TOOL_LIMIT_S)
         parts = Parts(
             config=self.config,
-            kit=EngineKit(self.launcher, TOKENIZER, FakeEngine.capabilities, "chaos"),
+            kit=self.plant.kit,
             plane=life.plane,
             event_log=self,
             store=self.store,
@@ -152,7 +157,7 @@ class World:
             done = await self._work(coordinator)
             self._coordinator = None
             if done:
-                life.loads = [await worker.engine.load() for worker in self.launcher.alive()]
+                life.loads = await self.plant.loads()
                 life.gauges = tools.gauges()
         await tools.close()
         return done
@@ -195,7 +200,7 @@ class World:
                 "batch_id": batch_id,
                 "environment": "crashing",
                 "prompts": tasks,
-                "limits": {"max_steps": 6, "max_tokens": 4096},
+                **self.around.request,
             }
         )
 
@@ -210,15 +215,12 @@ class World:
 
     def _strike(self, incident: Incident) -> None:
         fault, target = incident.fault, incident.target
-        if fault in ENGINE_FAULTS:
-            self.launcher.engine_faults.append(fault)
+        if fault in PLANT_FAULTS:
+            self.plant.strike(fault, target)
             return
         match fault:
             case Fault.TOOL_CRASH | Fault.TOOL_HANG:
                 self.tools.faults.append(fault)
-            case Fault.CRASH_WORKER:
-                if alive := self.launcher.alive():
-                    alive[target % len(alive)].engine.crash("chaos")
             case Fault.CLIENT_LEAVES:
                 leaving = self.clients[target % len(self.clients)].task
                 if leaving is not None:
@@ -264,7 +266,7 @@ class World:
         task.add_done_callback(self._acts.discard)
 
 
-def _config(schedule: Schedule, data_dir: Path) -> HeddleConfig:
+def _config(schedule: Schedule, data_dir: Path, around: Surroundings) -> HeddleConfig:
     return parse_config(
         {
             "data_dir": data_dir,
@@ -272,8 +274,8 @@ def _config(schedule: Schedule, data_dir: Path) -> HeddleConfig:
                 "kind": "fake",
                 "pool": "+".join(["1"] * schedule.workers),
                 "slots": schedule.slots,
-                "context_tokens": CONTEXT_TOKENS,
-                "token_deadline_s": TOKEN_DEADLINE_S,
+                "context_tokens": around.context_tokens,
+                "token_deadline_s": around.token_deadline_s,
                 "max_interruptions": 50,
                 "max_restarts": 100,
             },
