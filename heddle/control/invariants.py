@@ -119,6 +119,8 @@ class _Census:
             _violated(f"{name} counts {worker.kv_tokens} tokens of memory, held are {self._kv_tokens[name]}")
         if worker.holders.keys() != {t for t, state in worker.residents.items() if state.holds_kv}:
             _violated(f"{name} does not know who holds its memory")
+        if any(running.rank < worker.lowest_rank for running in worker.generating.values()):
+            _violated(f"{name} runs a generation below the lowest rank that it knows")
         if worker.running != len(worker.generating):
             _violated(f"{name} counts {worker.running} running and knows {len(worker.generating)}")
         if worker.preempting is not None and worker.preempting not in worker.generating:

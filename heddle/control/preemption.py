@@ -12,7 +12,7 @@ A preemption that loses more than it gains is not ordered:
 - one that is about to end frees its slot sooner by itself;
 - a step is interrupted a bounded number of times.
 
-O(slots of the worker), whatever waits.
+O(slots of the worker) where somebody might be outranked, whatever waits.
 """
 
 from __future__ import annotations
@@ -59,6 +59,11 @@ class Preemption:
         if worker.running != worker.slots or not worker.queue:
             return None
         contender = worker.queue.peek()
+        if contender.rank <= worker.lowest_rank + margin:
+            return None
+        worker.lowest_rank = min(running.rank for running in worker.generating.values())
+        if contender.rank <= worker.lowest_rank + margin:
+            return None
         if self._is_guess(self._state.trajectories[contender.trajectory_id]):
             return None
         lowest: TrajectoryState | None = None

@@ -10,6 +10,7 @@ is open, not what was ever done.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -165,6 +166,8 @@ class WorkerState:
     stop_ordered: bool = False
     residents: dict[TrajectoryId, TrajectoryState] = field(default_factory=dict)
     generating: dict[TrajectoryId, TrajectoryState] = field(default_factory=dict)
+    lowest_rank: float = math.inf
+    """No generation here ranks below it: where that is enough to know, none has to be looked at."""
     holders: dict[TrajectoryId, TrajectoryState] = field(default_factory=dict)
     """Residents that hold some of its memory; no more than fit, however many wait."""
     queue: SharedQueue = field(default_factory=SharedQueue)
@@ -293,6 +296,7 @@ class ControlState:
         trajectory.warm = True
         self.hold_kv(trajectory)
         worker.generating[trajectory.trajectory_id] = trajectory
+        worker.lowest_rank = min(worker.lowest_rank, trajectory.rank)
         worker.running += 1
         self.dispatched_total += 1
 
@@ -378,15 +382,6 @@ class ControlState:
         """Record where a worker stands; what it holds is not touched."""
         worker.phase = phase
         self._list_ready()
-
-    def share_prompts(self, worker: WorkerState, shares: bool) -> None:
-        """What came up says whether it holds shared prompts once; those that hold its memory count anew."""
-        holders = list(worker.holders.values())
-        for trajectory in holders:
-            self.release_kv(trajectory)
-        worker.shares_prompts = shares
-        for trajectory in holders:
-            self.hold_kv(trajectory)
 
     def drop_worker(self, worker: WorkerState) -> None:
         """Forget a stopped worker, which must hold nothing."""

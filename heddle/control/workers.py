@@ -53,7 +53,8 @@ class WorkerEvents:
         worker.excess = max(0, worker.running - worker.slots)
         worker.kv_capacity_tokens = event.kv_capacity_tokens
         worker.prefix_capacity_tokens = event.prefix_capacity_tokens or event.kv_capacity_tokens
-        self._state.share_prompts(worker, event.shares_prompts)
+        if not worker.holders:  # what generates there from a former life was counted as it was then
+            worker.shares_prompts = event.shares_prompts
         self._dispatcher.guard.watch(worker)
         self._state.set_worker_phase(worker, WorkerPhase.READY)
         self._dispatcher.spread(now)
