@@ -17,7 +17,13 @@ from heddle.control.build import PlaneSettings
 from heddle.planning.profile import Profile
 from heddle.simulate.compare import Configuration, Experiment, RunSummary, run_seed
 from heddle.simulate.fit import FittedDegree, capacities, fit
-from heddle.simulate.hardware import EngineRules, Hardware, PrefillMode, hardware_from_profile
+from heddle.simulate.hardware import (
+    EngineRules,
+    Hardware,
+    PrefillMode,
+    TransferLink,
+    hardware_from_profile,
+)
 from heddle.simulate.options import SimulationOptions
 from heddle.simulate.readers.recorded import RecordedRun, parse_recorded
 
@@ -58,6 +64,8 @@ def replay_with(path: Path, options: CounterfactualOptions, output: Output) -> i
     settings = run.settings
     if settings.profile is None:
         settings = replace(settings, profile=machines.profile)
+    if settings.transfer_tokens_per_s is not None:
+        settings = replace(settings, transfer_tokens_per_s=machines.hardware.link.tokens_per_s)
     configurations = [Configuration(AS_RECORDED, settings)]
     for preset in presets_of(options.presets, options.file, option="--with"):
         configurations.append(Configuration(preset.name, _settings_of(preset.over(settings), options)))
@@ -91,9 +99,22 @@ def _machines(run: RecordedRun, options: CounterfactualOptions) -> _Machines:
     told = capacities(run)
     engines = tuple(degree.times(told[degree.tp_degree]) for degree in fitted)
     request_s = min(degree.request_s for degree in fitted)
-    hardware = Hardware(gpus=budget, engines=engines, rules=replace(rules, prefill_request_s=request_s))
+    hardware = Hardware(
+        gpus=budget,
+        engines=engines,
+        rules=replace(rules, prefill_request_s=request_s),
+        link=_link(run.settings.transfer_tokens_per_s),
+    )
     profile = Profile("", "", 0.0, tuple(engine.profiles[0] for engine in engines))
     return _Machines(hardware, profile, "; ".join(map(_describe_fit, fitted)))
+
+
+def _link(tokens_per_s: float | None) -> TransferLink:
+    """As fast as the recorded run took its own to be."""
+    link = TransferLink()
+    if tokens_per_s is None:
+        return link
+    return replace(link, bytes_per_s=tokens_per_s * link.kv_bytes_per_token)
 
 
 def _describe_fit(fitted: FittedDegree) -> str:

@@ -41,11 +41,16 @@ def made_up(count: int = 24) -> Workload:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     """The log of a run on two engines that mix prompts with decoding."""
+    return recorded(tmp_path, PlaneSettings(pool="1+1", slots=2))
+
+
+def recorded(tmp_path: Path, settings: PlaneSettings) -> Path:
+    """The log of a run under these settings."""
     lines: list[bytes] = []
     hardware = hardware_from_profile(parse_profiles(PROFILE), 2, rules=EngineRules(prefill=PrefillMode.MIXED))
     simulate(
         made_up(),
-        PlaneSettings(pool="1+1", slots=2),
+        settings,
         hardware,
         seed=0,
         configuration="live",
@@ -123,3 +128,17 @@ def test_what_makes_no_sense_is_refused(log: Path, typed: tuple[str, ...], messa
 def test_without_presets_it_checks_the_log(log: Path) -> None:
     """Byte for byte, as ever."""
     assert "the same byte for byte" in invoke(log).stdout
+
+
+@pytest.mark.parametrize(("tokens_per_s", "moves"), [(1e6, True), (1.0, False)])
+def test_prefixes_travel_as_fast_as_the_run_took_them_to(
+    tmp_path: Path, tokens_per_s: float, moves: bool
+) -> None:
+    """On a link of a token a second no transfer is done before its deadline."""
+    settings = PlaneSettings(
+        pool="1+1", slots=2, predictor="oracle", migration="rank", transfer_tokens_per_s=tokens_per_s
+    )
+    [as_recorded] = document(invoke(recorded(tmp_path, settings), "--with", "heddle", "--json"))[
+        "configurations"
+    ][:1]
+    assert (as_recorded["migrations"] > 0) is moves
