@@ -10,6 +10,7 @@ import orjson
 from pydantic import TypeAdapter
 
 from heddle.agent.clock import TimingParts
+from heddle.agent.packed import PackedFloats, PackedIds, VersionRuns, pack
 from heddle.agent.ports import ToolResult
 from heddle.records import MoveRecord, PredictionRecord, StepRecord, ToolCallRecord, Trajectory
 from heddle.store.gates import GateViolation
@@ -29,9 +30,9 @@ class GeneratedEntry:
     step: StepRecord
     """Without its tool calls, which have not run yet."""
     forced_ids: list[int]
-    token_ids: list[int]
-    logprobs: list[float]
-    weight_versions: list[int]
+    token_ids: PackedIds
+    logprobs: PackedFloats
+    weight_versions: VersionRuns
     prediction: PredictionRecord | None
     model: str
     prompt_checksum: int
@@ -47,7 +48,7 @@ class ObservedEntry:
     step_index: int
     tool_calls: list[ToolCallRecord]
     messages: list[Message]
-    token_ids: list[int]
+    token_ids: PackedIds
     invalid_in_a_row: int
     parts: TimingParts
     wall: float
@@ -139,7 +140,7 @@ class TrajectoryJournal:
         """Returns when it is committed. Raises ``StoreError``."""
         sequence, self._next = self._next, self._next + 1
         await self._journal.append(
-            JournalEntry(self._trajectory_id, self.attempt, sequence, kind, orjson.dumps(entry))
+            JournalEntry(self._trajectory_id, self.attempt, sequence, kind, orjson.dumps(entry, default=pack))
         )
 
 

@@ -16,6 +16,7 @@ journal; ``cancel`` ends it for good.
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -32,6 +33,7 @@ from heddle.agent.once import CallGuard
 from heddle.agent.order import LoopServices, TrajectoryOrder
 from heddle.agent.ports import Engine, Episode, Reward, StepOutcome, Turn
 from heddle.agent.room import TokenRoom
+from heddle.agent.segment import SampledArrays
 from heddle.agent.sessions import KeptSessions
 from heddle.agent.tokens import TokenBuffer
 from heddle.control.events import ToolsFinished, ToolsStarted, TrajectoryEnding, TrajectoryFinished
@@ -234,16 +236,16 @@ class TrajectoryRun:
             generation.preempt()
             self._preempted_early = False
         await generation.run()
-        step = self._take_step(generation)
-        self._pending = step
+        sampled = generation.sampled.arrays()
+        self._pending = step = self._take_step(generation, sampled)
         await self._journal.append(
             journal.GENERATION,
             journal.GeneratedEntry(
                 step=step,
                 forced_ids=list(self.order.prompt.forced_ids),
-                token_ids=generation.sampled.token_ids,
-                logprobs=generation.sampled.logprobs,
-                weight_versions=generation.sampled.weight_versions,
+                token_ids=sampled.token_ids,
+                logprobs=sampled.logprobs,
+                weight_versions=sampled.version_runs,
                 prediction=generation.prediction,
                 model=self._services.model,
                 prompt_checksum=self._buffer.prompt_checksum,
@@ -253,13 +255,11 @@ class TrajectoryRun:
         )
         return step
 
-    def _take_step(self, generation: StepGeneration) -> StepRecord:
+    def _take_step(self, generation: StepGeneration, sampled: SampledArrays) -> StepRecord:
         step = generation.record()
         self._generation = None
         self._buffer.append_given(self.order.prompt.forced_ids, step.weight_version)
-        self._buffer.append_sampled(
-            generation.sampled.token_ids, generation.sampled.logprobs, generation.sampled.weight_versions
-        )
+        self._buffer.append_sampled(*sampled)
         self._steps.append(step)
         if generation.prediction is not None:
             self._predictions.append(generation.prediction)
@@ -338,7 +338,7 @@ class TrajectoryRun:
             step_index=step.step_index,
             tool_calls=list(step.tool_calls),
             messages=list(outcome.messages),
-            token_ids=ids,
+            token_ids=array("i", ids),
             invalid_in_a_row=self._invalid_in_a_row,
             parts=self._clock.parts,
             wall=self._clock.wall,
@@ -364,7 +364,7 @@ class TrajectoryRun:
         """A generation that was cut short from outside: what it sampled is valid and stays."""
         generation = self._generation
         if generation is not None and generation.started and generation.sampled.token_ids:
-            self._services.observer.step_finished(self._take_step(generation))
+            self._services.observer.step_finished(self._take_step(generation, generation.sampled.arrays()))
 
     def _invoker(self, scope: str) -> RecordingInvoker:
         return RecordingInvoker(self._tools, self.order.trajectory_id, self.order.attempt, scope)

@@ -8,17 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from array import array
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from heddle.agent.answers import garbage_in_chunk
 from heddle.agent.order import TrajectoryOrder
+from heddle.agent.packed import version_runs
 from heddle.agent.ports import Engine, TokenChunk
 from heddle.errors import EngineError, EngineTimeout, EngineUnavailable
 from heddle.types import InterruptReason
 
 ABORT_DEADLINE_S = 30.0
 """An engine that has not let go by then is left to its own deadlines; the slot stays taken meanwhile."""
+
+
+class SampledArrays(NamedTuple):
+    """What a step has sampled; arrays of equal length."""
+
+    token_ids: array[int]
+    logprobs: array[float]
+    version_runs: list[tuple[int, int]]
+    """Weight versions, each with the length of its run."""
 
 
 @dataclass(slots=True)
@@ -36,6 +48,12 @@ class SampledTokens:
         self.token_ids.extend(chunk.token_ids)
         self.logprobs.extend(chunk.logprobs)
         self.weight_versions.extend([chunk.weight_version] * len(chunk.token_ids))
+
+    def arrays(self) -> SampledArrays:
+        """The same, for those who keep it."""
+        return SampledArrays(
+            array("i", self.token_ids), array("d", self.logprobs), version_runs(self.weight_versions)
+        )
 
     def drop_after(self, length: int) -> None:
         del self.token_ids[length:], self.logprobs[length:], self.weight_versions[length:]

@@ -12,7 +12,6 @@ from __future__ import annotations
 import zlib
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 
@@ -43,15 +42,19 @@ class TokenBuffer:
         return len(self._logprobs)
 
     def append_sampled(
-        self, ids: Sequence[int], logprobs: Sequence[float], weight_versions: Sequence[int]
+        self, ids: Sequence[int], logprobs: Sequence[float], version_runs: Sequence[tuple[int, int]]
     ) -> None:
-        """Tokens that the model sampled (mask 1). Raises ``ValueError`` on unequal lengths."""
-        if not len(ids) == len(logprobs) == len(weight_versions):
-            raise ValueError(f"{len(ids)} ids, {len(logprobs)} logprobs, {len(weight_versions)} versions")
+        """Tokens that the model sampled (mask 1); ``version_runs`` are versions, each with a length.
+
+        Raises ``ValueError`` on unequal lengths. Arrays are taken over fastest.
+        """
+        versions = sum(length for _, length in version_runs)
+        if not len(ids) == len(logprobs) == versions:
+            raise ValueError(f"{len(ids)} ids, {len(logprobs)} logprobs, {versions} versions")
         self._response.extend(ids)
         self._logprobs.extend(logprobs)
-        for version, same in groupby(weight_versions):
-            self._append_run(_Run(len(list(same)), True, version))
+        for version, length in version_runs:
+            self._append_run(_Run(length, True, version))
 
     def append_given(self, ids: Sequence[int], weight_version: int) -> None:
         """Observations and forced prefixes (mask 0, logprob 0.0)."""
@@ -94,9 +97,12 @@ class TokenBuffer:
         return [run.weight_version for run in self._runs for _ in range(run.length)]
 
     def _append_run(self, run: _Run) -> None:
-        if self._runs and self._runs[-1][1:] == run[1:]:
-            run = run._replace(length=run.length + self._runs.pop().length)
-        if run.length:
+        if not run.length:
+            return
+        last = self._runs[-1] if self._runs else run
+        if self._runs and last.sampled == run.sampled and last.weight_version == run.weight_version:
+            self._runs[-1] = _Run(last.length + run.length, run.sampled, run.weight_version)
+        else:
             self._runs.append(run)
 
     def _spread_logprobs(self) -> Iterator[float]:

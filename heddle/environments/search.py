@@ -13,15 +13,19 @@ import string
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from heddle.agent.ports import Episode, Reward, ToolInvoker
 from heddle.environments.base import TaskModel, ToolAnswer, ToolContext, ToolEnvironment, parse_task
-from heddle.environments.corpus import Corpus, Document, shipped_corpus
 from heddle.tools.inprocess import InProcessBackend, ToolInputError
 from heddle.tools.ports import ToolBackend
 from heddle.types import Json, Message, StopReason, ToolCall, ToolSpec
+
+if TYPE_CHECKING:
+    from heddle.environments.corpus import Corpus, Document
 
 SYSTEM = """\
 First search for a name in the question and read what you find. Answer last. Example:
@@ -67,7 +71,14 @@ class SearchEnvironment(ToolEnvironment):
     def __init__(self, corpus: Corpus | None = None) -> None:
         """Without a corpus, the shipped one."""
         super().__init__("search", (_SEARCH, _READ, _ANSWER))
-        self._corpus = shipped_corpus() if corpus is None else corpus
+        self._given = corpus
+
+    @cached_property
+    def _corpus(self) -> Corpus:
+        """The shipped one is read and indexed for the first call that needs it, in a thread of the tools."""
+        from heddle.environments.corpus import shipped_corpus  # with its index, a second to import
+
+        return shipped_corpus() if self._given is None else self._given
 
     def backends(self) -> Sequence[ToolBackend]:
         return (

@@ -74,7 +74,7 @@ def test_sampled_and_given_tokens_differ_only_in_mask_and_logprob() -> None:
     """The context is the concatenation; the mask is 1 exactly on what was sampled."""
     buffer = TokenBuffer([1, 2])
     buffer.append_given([3], weight_version=7)
-    buffer.append_sampled([4, 5], [-0.5, -1.5], [7, 8])
+    buffer.append_sampled([4, 5], [-0.5, -1.5], [(7, 1), (8, 1)])
 
     assert buffer.context([6]) == [1, 2, 3, 4, 5, 6]
     assert buffer.response_mask == [0, 1, 1]
@@ -88,7 +88,7 @@ def test_unequal_lengths_are_refused_before_anything_changes() -> None:
     buffer = TokenBuffer([1])
 
     with pytest.raises(ValueError, match="2 ids, 1 logprobs"):
-        buffer.append_sampled([2, 3], [-0.1], [0, 0])
+        buffer.append_sampled([2, 3], [-0.1], [(0, 2)])
 
     assert buffer.response_ids == []
 
@@ -99,7 +99,7 @@ def test_the_arrays_always_have_equal_length(pieces: list[tuple[bool, list[int]]
     buffer = TokenBuffer([9])
     for sampled, ids in pieces:
         if sampled:
-            buffer.append_sampled(ids, [-1.0] * len(ids), [0] * len(ids))
+            buffer.append_sampled(ids, [-1.0] * len(ids), [(0, len(ids))])
         else:
             buffer.append_given(ids, 0)
 
