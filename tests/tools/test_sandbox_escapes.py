@@ -12,6 +12,7 @@ from sandbox_tools import run
 
 from heddle.tools.ports import ToolOutcome
 from heddle.tools.sandbox import Isolation, PythonSandbox
+from heddle.tools.sandbox.inside.seccomp import CLONE, CLONE3, DENIED, MACHINES, X86_64
 
 PREPARE = """
 import ctypes, os, resource, socket, time
@@ -40,9 +41,31 @@ PRIVILEGES = {
     "kernel memory": "attempt(lambda: open('/dev/mem', 'rb'))",
     "memory of the supervisor": "attempt(lambda: open(f'/proc/{os.getppid()}/mem', 'r+b'))",
     "trace the supervisor": "attempt(lambda: libc.ptrace(16, os.getppid(), None, None))",
+    "user namespace": "attempt(lambda: libc.unshare(0x10000000))",
     "environment of the supervisor": "attempt(lambda: open(f'/proc/{os.getppid()}/environ', 'rb').read())",
 }
 """Refused in every mode."""
+
+ORDINARY = """
+import asyncio, mmap, os, socket, subprocess, threading
+thread = threading.Thread(target=lambda: print(42, "thread", flush=True))
+thread.start()
+thread.join()
+subprocess.run(["/bin/sh", "-c", "echo 42 program"], check=True)
+shared = mmap.mmap(-1, 4096)
+child = os.fork()
+if child == 0:
+    shared[:2] = b"42"
+    os._exit(0)
+os.waitpid(child, 0)
+print(shared[:2].decode(), "fork", flush=True)
+async def loop():
+    left, right = socket.socketpair()
+    left.setblocking(False)
+    right.send(b"42")
+    print((await asyncio.get_running_loop().sock_recv(left, 2)).decode(), "loop")
+asyncio.run(loop())
+"""
 
 HOST = {
     "roots of other processes": (
@@ -68,6 +91,35 @@ async def test_no_privilege_can_be_gained(name: str, sandbox: PythonSandbox) -> 
     """As nobody, without capabilities, for good."""
     result = await run(sandbox, PREPARE + PRIVILEGES[name])
     assert (result.output, result.outcome) == ("", ToolOutcome.OK)
+
+
+@pytest.mark.skipif(os.uname().machine not in MACHINES, reason="no filter for this machine")
+async def test_calls_that_no_program_needs_are_refused_by_the_kernel(sandbox: PythonSandbox) -> None:
+    """Each by its number, by the one of another convention, and ``clone`` where it makes a user namespace."""
+    machine, column = MACHINES[os.uname().machine]
+    numbers = [calls[column] for calls in DENIED.values()]
+    if machine == X86_64:
+        numbers += [0x40000000 + number for number in (0, *numbers)]
+    code = f"""
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+def refusal(number, first=0):
+    result = libc.syscall(ctypes.c_long(number), ctypes.c_long(first), *[ctypes.c_long(0)] * 5)
+    return ctypes.get_errno() if result == -1 else 0
+for number in {numbers}:
+    if refusal(number) != errno.EPERM:
+        print(number, "is not refused")
+assert refusal({CLONE[column]}, 0x10000000) == errno.EPERM
+assert refusal({CLONE3[column]}) == errno.ENOSYS
+"""
+    result = await run(sandbox, code)
+    assert (result.output, result.outcome) == ("", ToolOutcome.OK)
+
+
+async def test_what_programs_need_is_not_refused(sandbox: PythonSandbox) -> None:
+    """Threads, programs of their own, event loops, memory that is shared, pipes, sockets of their own."""
+    result = await run(sandbox, ORDINARY)
+    assert (result.output, result.outcome) == ("42 thread\n42 program\n42 fork\n42 loop\n", ToolOutcome.OK)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import sys
 import types
 
 from . import syscalls as sc
+from .seccomp import filter_calls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def confine(spec: Spec, *, address_space: int, process_limit: int) -> None:
     sc.drop_capabilities()
     sc.set_dumpable(True)  # its own /proc/self stays usable; the supervisor's does not become so
     sc.die_with_parent(signal.SIGKILL)
+    filter_calls()
 
 
 def _become(uid: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -27,6 +28,9 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
+_PR_SET_SECCOMP = 22
+_SECCOMP_MODE_FILTER = 2
+_FILTER_INSTRUCTION_BYTES = 8
 _LINUX_CAPABILITY_VERSION_3 = 0x20080522
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -79,6 +83,15 @@ def become_subreaper() -> None:
 def forbid_new_privileges() -> None:
     """From here on no exec of this process or its descendants gains privileges (setuid bits)."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1, "prctl(PR_SET_NO_NEW_PRIVS)")
+
+
+def install_filter(program: bytes) -> None:
+    """Judge every system call of this process and its descendants by ``program``, for good."""
+    code = ctypes.create_string_buffer(program, len(program))
+    length = len(program) // _FILTER_INSTRUCTION_BYTES
+    order = struct.pack("HxxxxxxP", length, ctypes.addressof(code))
+    result = _libc.prctl(ctypes.c_int(_PR_SET_SECCOMP), ctypes.c_ulong(_SECCOMP_MODE_FILTER), order)
+    _checked(result, "prctl(PR_SET_SECCOMP)")
 
 
 def set_dumpable(dumpable: bool) -> None:
