@@ -41,6 +41,9 @@ class Prediction:
     """With ``most_tokens``, the quantiles 0.05 and 0.95: the interval that holds nine of ten. ``None`` where
     the source does not calibrate one."""
     most_tokens: float | None = None
+    expected_tokens: float | None = None
+    """The mean, which the tail decides: by it the longest are told, where ``remaining_tokens`` ranks all.
+    ``None`` where the source does not tell."""
     remaining_steps: float | None = None
     """Expected number of steps still to generate; ``None`` where the source does not tell."""
     tool_seconds: float | None = None

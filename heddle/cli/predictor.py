@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import orjson
-from rich.table import Table
 
 from heddle.cli.output import ExitCode, Output
+from heddle.cli.predictor_tables import crossed_table, overall_table, same_table, step_table
 from heddle.cli.recordings import read_recordings
 from heddle.errors import ConfigError, InvalidRequest
 from heddle.predict import make_predictor
+from heddle.predict.evaluation.folds import folds
 from heddle.predict.evaluation.recorded import RecordedTrajectory
 from heddle.predict.evaluation.report import (
     PROMPT_ONLY,
@@ -23,8 +24,8 @@ from heddle.predict.evaluation.report import (
     prompt_only,
     report,
 )
-from heddle.predict.evaluation.scores import Score
-from heddle.predict.evaluation.stream import Estimates
+from heddle.predict.evaluation.scores import Score, mean_score, score
+from heddle.predict.evaluation.stream import Estimates, Said
 from heddle.predict.models.base import LengthModel
 from heddle.predict.models.catalogue import make_model
 from heddle.predict.models.training import (
@@ -33,6 +34,7 @@ from heddle.predict.models.training import (
     learned_on,
     merged,
 )
+from heddle.types import Trust
 
 BASELINES = ("mean_by_step", "prompt_history")
 
@@ -45,6 +47,10 @@ class EvalOptions:
     models: tuple[str, ...]
     playback: Playback
     plot: Path | None
+    seeds: int = 0
+    """Splits of all prompts that are played besides the recording's own."""
+    training_only: bool = False
+    """Whether the test split is left alone: for choosing settings."""
 
 
 def train(data: Path, models: Sequence[str], folder: Path, output: Output) -> ExitCode:
@@ -71,37 +77,68 @@ def train(data: Path, models: Sequence[str], folder: Path, output: Output) -> Ex
 def judge(data: Path, options: EvalOptions, output: Output) -> ExitCode:
     """Train on the training split, play the test split, print the scores of every predictor."""
     trajectories = read_recordings(data)
-    test = [t for t in trajectories if t.held_out]
-    train_split = [t for t in trajectories if not t.held_out]
-    if not test or not train_split:
+    if options.training_only:
+        trajectories = [t for t in trajectories if not t.held_out]
+    held_out = sum(t.held_out is True for t in trajectories)
+    if held_out == len(trajectories) or not (held_out or options.training_only):
         raise InvalidRequest("has too few prompts to split", path=str(data))
-    said = _all_estimates(options.models, train_split, test)
-    reports = _reports(options, trajectories, said)
+    reports = [] if options.training_only else _reports(options, trajectories)
+    crossed = _crossed(options, trajectories)
     if options.plot is not None:
         from heddle.cli.predictor_plot import plot
 
         plot(reports, options.plot)
     if output.json:
-        output.document({"file": str(data), "predictors": [asdict(one) for one in reports]})
+        predictors = [asdict(one) for one in reports]
+        lines = {name: asdict(scored) for name, scored in crossed.items()}
+        output.document({"file": str(data), "predictors": predictors, "crossed": lines})
         return ExitCode.OK
-    output.text(_overall_table(reports, f"{data.name}: {len(test)} of {len(trajectories)} trajectories"))
+    title = f"{data.name}: {held_out} of {len(trajectories)} trajectories"
+    if reports:
+        output.text(overall_table(reports, title))
     for one in reports:
         if one.predictor == options.predictor:
-            output.text(_step_table(one))
+            output.text(step_table(one))
+            output.text(same_table(one))
+    if crossed:
+        output.text(crossed_table(crossed, f"{data.name}: each prompt held out once, {options.seeds} splits"))
     return ExitCode.OK
 
 
-def _reports(
-    options: EvalOptions, trajectories: Sequence[RecordedTrajectory], said: Estimates
-) -> list[PredictorReport]:
-    reports = []
+def _reports(options: EvalOptions, trajectories: Sequence[RecordedTrajectory]) -> list[PredictorReport]:
+    heard = _heard(options, trajectories)
+    return [report(name, said, trust) for name, (said, trust) in heard.items()]
+
+
+def _heard(
+    options: EvalOptions, trajectories: Sequence[RecordedTrajectory]
+) -> dict[str, tuple[Sequence[Said], Trust | None]]:
+    """What each predictor said of those held out, and its own judgement."""
+    train_split = [t for t in trajectories if not t.held_out]
+    estimated = _all_estimates(options.models, train_split, [t for t in trajectories if t.held_out])
+    heard: dict[str, tuple[Sequence[Said], Trust | None]] = {}
     for name in dict.fromkeys([*BASELINES, *options.models, options.predictor]):
-        heeded: Estimates = {} if name in BASELINES else said
-        heard, predictor = evaluate(partial(make_predictor, name), trajectories, heeded, options.playback)
+        heeded: Estimates = {} if name in BASELINES else estimated
+        said, predictor = evaluate(partial(make_predictor, name), trajectories, heeded, options.playback)
         if name == options.predictor:
-            reports.append(report(PROMPT_ONLY, prompt_only(heard), None))
-        reports.append(report(name, heard, predictor.trust()))
-    return reports
+            heard[PROMPT_ONLY] = prompt_only(said), None
+        heard[name] = said, predictor.trust()
+    return heard
+
+
+def _crossed(options: EvalOptions, trajectories: Sequence[RecordedTrajectory]) -> dict[str, Score]:
+    """Of each predictor: every prompt held out once, for each seed; scored together, then averaged."""
+    scores: dict[str, list[Score]] = {}
+    for seed in range(options.seeds):
+        said: dict[str, list[Said]] = {}
+        for refolded in folds(trajectories, seed):
+            for name, (part, _) in _heard(options, refolded).items():
+                said.setdefault(name, []).extend(part)
+        for name, everything in said.items():
+            scored = score(everything)
+            if scored is not None:
+                scores.setdefault(name, []).append(scored)
+    return {name: mean_score(found) for name, found in scores.items()}
 
 
 def _all_estimates(
@@ -125,38 +162,3 @@ def _create(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
         raise ConfigError(f"cannot create {folder}: {exc}") from exc
-
-
-def _overall_table(reports: Sequence[PredictorReport], title: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for heading in ("predictor", *_HEADINGS):
-        table.add_column(heading, justify="left" if heading == "predictor" else "right")
-    for one in reports:
-        if one.overall is not None:
-            table.add_row(one.predictor, *_cells(one.overall))
-    return table
-
-
-def _step_table(one: PredictorReport) -> Table:
-    table = Table(title=f"{one.predictor}, by finished steps", title_justify="left")
-    for heading in ("steps", *_HEADINGS):
-        table.add_column(heading, justify="right")
-    for steps, scored in one.by_step.items():
-        table.add_row(str(steps), *_cells(scored))
-    return table
-
-
-_HEADINGS = ("points", "recall 10 %", "recall 20 %", "Pearson", "Spearman", "pinball", "in 80 %", "in 90 %")
-
-
-def _cells(scored: Score) -> list[str]:
-    numbers = (
-        scored.recall_10,
-        scored.recall_20,
-        scored.pearson,
-        scored.spearman,
-        scored.pinball,
-        scored.coverage_80,
-    )
-    outer = "-" if scored.coverage_90 is None else f"{scored.coverage_90:.3f}"
-    return [str(scored.points), *(f"{number:.3f}" for number in numbers), outer]

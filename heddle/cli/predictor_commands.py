@@ -59,6 +59,12 @@ def evaluate(
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw calibration and ranks.")
     ] = None,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=0, help="Also hold out each prompt once, in so many splits.")
+    ] = 0,
+    training_only: Annotated[
+        bool, typer.Option("--training-only", help="Leave the test split alone: for choosing settings.")
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
     """Learn from the training split, predict the test split step by step, score against what came.
@@ -71,7 +77,9 @@ def evaluate(
         from heddle.cli.predictor import EvalOptions, judge
         from heddle.predict.evaluation.report import Playback
 
-        options = EvalOptions(name, _names(models), Playback(prompts, learning=not frozen), plot)
+        playback = Playback(prompts, learning=not frozen)
+        splits = max(seeds, 1) if training_only else seeds
+        options = EvalOptions(name, _names(models), playback, plot, splits, training_only)
         raise typer.Exit(judge(data, options, output))
 
 

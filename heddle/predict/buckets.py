@@ -28,3 +28,15 @@ def cell_of(steps_done: int) -> int:
     """The cell of a number of finished steps: its own below 16, then eight to each doubling."""
     shift = max(0, steps_done.bit_length() - 4)
     return 8 * shift + (steps_done >> shift)
+
+
+MOST_CELLS = cell_of(4096) + 1
+"""Cells with a mean of their own; later steps share the last."""
+
+_CELLS = np.array([cell_of(steps_done) for steps_done in range(4096 + 1)], dtype=np.intp)
+
+
+def cells_of(steps_done: Floats) -> Ints:
+    """The cell of each number of finished steps, from 0 to below ``MOST_CELLS``."""
+    found: Ints = _CELLS[np.minimum(steps_done, 4096.0).astype(np.intp)]
+    return found

@@ -6,7 +6,6 @@ is learned of a step would be learned of the short ones alone.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,6 +32,8 @@ class Estimates:
     """The evidence: shape (points, columns)."""
     expected: Floats
     """Logarithm of the remaining tokens, before calibration."""
+    tokens: Floats
+    """Mean of the remaining tokens."""
     least: Floats
     low: Floats
     median: Floats
@@ -53,85 +54,69 @@ class Estimates:
         ceiling = np.log1p(np.maximum(left, 0))
         quantiles = np.stack((self.median, self.low, self.high, self.least, self.most))
         tokens = np.expm1(np.clip(quantiles, 0.0, ceiling)).tolist()
+        expected = np.clip(self.tokens, 0.0, np.maximum(left, 0)).tolist()
         steps, seconds = self.steps.tolist(), self.tool_seconds.tolist()
         return [
-            Prediction(median, low, high, point.steps_done, model, least, most, steps_left, seconds_left)
-            for point, median, low, high, least, most, steps_left, seconds_left in zip(
-                points, *tokens, steps, seconds, strict=True
+            Prediction(
+                median, low, high, point.steps_done, model, least, most, mean, steps_left, seconds_left
+            )
+            for point, median, low, high, least, most, mean, steps_left, seconds_left in zip(
+                points, *tokens, expected, steps, seconds, strict=True
             )
         ]
 
 
 class Estimated(NamedTuple):
-    """One point and what was expected there. A tuple, because a batch makes hundreds at once."""
+    """One point and what was told of it. A tuple, because a batch makes hundreds at once."""
 
     point: Point
     bucket: int
     row: Floats
-    expected: float
-    median: float
     low: float
+    median: float
+    """NaN, as the others, where nothing was known."""
     high: float
 
 
-class _Path:
-    """What was estimated for one open trajectory."""
-
-    __slots__ = ("kept", "recent")
-
-    def __init__(self) -> None:
-        self.kept: list[Estimated] = []
-        """The first of each cell, oldest first."""
-        self.recent: deque[Estimated] = deque(maxlen=RECENT)
-
-    def add(self, estimated: Estimated) -> None:
-        steps_done, kept, recent = estimated.point.steps_done, self.kept, self.recent
-        if recent and recent[-1].point.steps_done == steps_done:
-            recent.pop()
-        recent.append(estimated)
-        if not kept or cell_of(steps_done) != cell_of(kept[-1].point.steps_done):
-            kept.append(estimated)
-        elif kept[-1].point.steps_done == steps_done:
-            kept[-1] = estimated
-
-
 class OpenPaths:
-    """The remembered points of every open trajectory."""
+    """The remembered points of every open trajectory, oldest first: the first of each cell and the latest."""
 
     def __init__(self) -> None:
-        self._paths: dict[TrajectoryId, _Path] = {}
+        self._paths: dict[TrajectoryId, list[Estimated]] = {}
 
     def add(self, points: Sequence[Point], estimates: Estimates) -> None:
         """A newer estimate after the same step takes the place of the older."""
-        values = map(
-            Estimated,
-            points,
-            estimates.buckets.tolist(),
-            estimates.rows,
-            estimates.expected.tolist(),
-            estimates.median.tolist(),
-            estimates.low.tolist(),
-            estimates.high.tolist(),
-        )
         paths = self._paths
-        for estimated in values:
-            path = paths.get(estimated.point.trajectory_id)
+        columns = (estimates.low.tolist(), estimates.median.tolist(), estimates.high.tolist())
+        told = map(Estimated, points, estimates.buckets.tolist(), estimates.rows, *columns)
+        for point, estimated in zip(points, told, strict=True):
+            path = paths.get(point.trajectory_id)
             if path is None:
-                path = paths[estimated.point.trajectory_id] = _Path()
-            path.add(estimated)
+                paths[point.trajectory_id] = [estimated]
+            elif path[-1].point.steps_done == point.steps_done:
+                path[-1] = estimated
+            else:
+                path.append(estimated)
+                leaving = len(path) - 1 - RECENT
+                if leaving > 0 and not _is_first(path, leaving):
+                    del path[leaving]
 
     def at(self, trajectory_id: TrajectoryId, steps_done: int) -> Point | None:
-        """How the trajectory stood after so many steps, if that is among the latest."""
-        path = self._paths.get(trajectory_id)
-        recent = () if path is None else path.recent
-        return next((e.point for e in reversed(recent) if e.point.steps_done == steps_done), None)
+        """How the trajectory stood after so many steps, if that is remembered."""
+        path = self._paths.get(trajectory_id, ())
+        return next((e.point for e in reversed(path) if e.point.steps_done == steps_done), None)
 
     def latest(self, trajectory_id: TrajectoryId) -> Point | None:
         """How it stood when it was estimated last."""
         path = self._paths.get(trajectory_id)
-        return None if path is None else path.recent[-1].point
+        return path[-1].point if path else None
 
     def pop(self, trajectory_id: TrajectoryId) -> Sequence[Estimated]:
         """The points of a trajectory that has ended, oldest first: the first of each cell."""
-        path = self._paths.pop(trajectory_id, None)
-        return () if path is None else path.kept
+        path = self._paths.pop(trajectory_id, [])
+        return [estimated for index, estimated in enumerate(path) if not index or _is_first(path, index)]
+
+
+def _is_first(path: Sequence[Estimated], index: int) -> bool:
+    """Of its cell. ``index``: not the first of all."""
+    return cell_of(path[index].point.steps_done) != cell_of(path[index - 1].point.steps_done)

@@ -1,13 +1,13 @@
 """Online ridge regression: which evidence counts for how much, learned from what finished.
 
+Several targets share one set of evidence, and so the costly sums.
+
 Kept as sums of products, so that memory does not grow and a finished trajectory costs one small matrix
 product. Columns are centred and scaled by what was seen, weights are pulled towards a prior, and old
 observations fade.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,12 +23,17 @@ overrules sources that it has hardly seen."""
 STAGE_PULL = 300.0
 """Observations that the weights of all steps count for in those of a stage."""
 
+TARGETS = 2
+
 STAGE_STARTS = (1.0, 3.0, 6.0)
 """Finished steps at which a stage begins, after the first."""
 
 STAGES = len(STAGE_STARTS) + 1
 
 _STARTS = np.array(STAGE_STARTS)
+_NOTHING = 1e-9
+"""Observations that stand for none, so that the prior alone decides."""
+
 _FADE = 0.5 ** (1.0 / HALF_LIFE)
 
 
@@ -37,95 +42,74 @@ def stage_of(steps_done: Floats) -> Floats:
     return np.searchsorted(_STARTS, steps_done, side="right").astype(np.float64)
 
 
-@dataclass(slots=True)
-class Sums:
-    """Sums of products of rows (1, columns..., target)."""
-
-    products: Floats
-
-    @staticmethod
-    def empty(columns: int) -> Sums:
-        """Nothing seen yet."""
-        return Sums(np.zeros((columns + 2, columns + 2)))
-
-    def add(self, rows: Floats, targets: Floats, weights: Floats) -> None:
-        """``rows``: shape (n, columns); each counts as its weight."""
-        full = np.empty((len(rows), rows.shape[1] + 2))
-        full[:, 0], full[:, 1:-1], full[:, -1] = 1.0, rows, targets
-        self.products += full.T @ (weights[:, None] * full)
-
-    def solve(self, prior: Floats, pull: float) -> Line:
-        """Weights pulled towards ``prior``; the intercept is free."""
-        n = self.products[0, 0]
-        if n <= 0.0:
-            return Line(0.0, prior)
-        means = self.products[0, 1:] / n
-        spread = self.products[1:, 1:] / n - np.outer(means, means)
-        scale = np.sqrt(np.maximum(np.diag(spread)[:-1], 1e-6))
-        gram = spread[:-1, :-1] / np.outer(scale, scale)
-        gram[np.diag_indices_from(gram)] += pull / n
-        wanted = spread[:-1, -1] / scale + (pull / n) * prior * scale
-        weights = np.linalg.solve(gram, wanted) / scale
-        return Line(float(means[-1] - means[:-1] @ weights), weights)
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A linear estimate."""
-
-    intercept: float
-    weights: Floats
-
-
 class OnlineRidge:
-    """One line for each stage of a trajectory, pulled towards the line of all."""
+    """One line for each stage of a trajectory, pulled towards the line of all.
+
+    Targets: the deviation of the logarithm of what remains, and by which share the tokens exceed their mean:
+    the same thing, where both are small, so that the prior weights are those of both.
+    """
 
     def __init__(self, prior: Floats) -> None:
-        self._prior = prior
-        self._all = Sums.empty(len(prior))
-        self._stages = [Sums.empty(len(prior)) for _ in range(STAGES)]
+        size = 1 + len(prior) + TARGETS
+        self._prior = np.repeat(prior[:, None], TARGETS, axis=1)
+        self._sums = np.zeros((STAGES, size, size))
+        """Of each stage: products of rows (1, columns..., targets...)."""
         self._solved: tuple[Floats, Floats] | None = None
 
     def learn(self, rows: Floats, targets: Floats, stages: Floats, weights: Floats, endings: int) -> None:
-        """The points of a few finished trajectories: shape (n, columns), and (n,) for the others."""
-        for sums in (self._all, *self._stages):
-            sums.products *= _FADE**endings
-        self._all.add(rows, targets, weights)
-        for stage, sums in enumerate(self._stages):
+        """The points of a few finished trajectories: ``rows`` (n, columns), ``targets`` (n, ``TARGETS``), and
+        (n,) for the others; each counts as its weight."""
+        self._sums *= _FADE**endings
+        full = np.column_stack((np.ones(len(rows)), rows, targets))
+        weighed = weights[:, None] * full
+        for stage in range(STAGES):
             chosen = stages == stage
             if chosen.any():
-                sums.add(rows[chosen], targets[chosen], weights[chosen])
+                self._sums[stage] += full[chosen].T @ weighed[chosen]
         self._solved = None
 
     def predict(self, rows: Floats, stages: Floats) -> Floats:
-        """Shape (n,)."""
+        """Shape (n, ``TARGETS``)."""
         if self._solved is None:
-            self._solved = self._solve()
+            _, common = _solve(self._sums.sum(axis=0, keepdims=True), self._prior, PULL)
+            self._solved = _solve(self._sums, common, STAGE_PULL)
         intercepts, weights = self._solved
         chosen = stages.astype(np.intp)
-        estimate: Floats = intercepts[chosen] + np.einsum("ij,ij->i", rows, weights[chosen])
+        estimate: Floats = intercepts[chosen] + np.einsum("ij,ijk->ik", rows, weights[chosen])
         return estimate
 
     def relearn(self, share: float) -> None:
         """Let everything seen so far count only this share."""
-        for sums in (self._all, *self._stages):
-            sums.products *= share
+        self._sums *= share
         self._solved = None
 
     def save(self) -> list[list[list[float]]]:
-        """The sums of all steps, then those of each stage."""
-        return [sums.products.tolist() for sums in (self._all, *self._stages)]
+        """The sums of each stage."""
+        saved: list[list[list[float]]] = self._sums.tolist()
+        return saved
 
     def restore(self, saved: list[list[list[float]]]) -> bool:
         """False where the sums are of other columns."""
-        arrays = [np.array(products, dtype=np.float64) for products in saved]
-        if [array.shape for array in arrays] != [self._all.products.shape] * (STAGES + 1):
+        size = self._sums.shape[1]
+        lengths = {len(row) for matrix in saved for row in matrix} | set(map(len, saved))
+        if len(saved) != STAGES or lengths != {size}:
             return False
-        self._all, *self._stages = [Sums(array) for array in arrays]
-        self._solved = None
+        self._sums, self._solved = np.array(saved, dtype=np.float64), None
         return True
 
-    def _solve(self) -> tuple[Floats, Floats]:
-        line = self._all.solve(self._prior, PULL)
-        lines = [sums.solve(line.weights, STAGE_PULL) for sums in self._stages]
-        return np.array([ln.intercept for ln in lines]), np.stack([ln.weights for ln in lines])
+
+def _solve(sums: Floats, prior: Floats, pull: float) -> tuple[Floats, Floats]:
+    """Intercepts (k, ``TARGETS``), which are free, and weights (k, columns, ``TARGETS``), pulled towards
+    ``prior``; ``sums``: shape (k, size, size)."""
+    n = np.maximum(sums[:, :1, :1], _NOTHING)
+    means = sums[:, :1, 1:] / n
+    spread = sums[:, 1:, 1:] / n - means.transpose(0, 2, 1) * means
+    evidence, targets = slice(None, -TARGETS), slice(-TARGETS, None)
+    variances = np.diagonal(spread, axis1=1, axis2=2)[:, evidence]
+    scale = np.sqrt(np.maximum(variances, 1e-6))[:, :, None]
+    gram = spread[:, evidence, evidence] / (scale * scale.transpose(0, 2, 1))
+    gram += pull / n * np.eye(gram.shape[-1])
+    wanted = spread[:, evidence, targets] / scale + (pull / n) * prior * scale
+    weights = np.linalg.solve(gram, wanted) / scale
+    intercepts = means[:, :, targets] - means[:, :, evidence] @ weights
+    return intercepts[:, 0, :], weights

@@ -12,9 +12,10 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from heddle.errors import ConfigError
-from heddle.predict.buckets import Floats, Ints, bucket_of
+from heddle.predict.buckets import Floats, Ints, bucket_of, cells_of
 from heddle.predict.cohorts import Cohorts
 from heddle.predict.conformal import KEPT_AT_ALARM, Calibrator
+from heddle.predict.expectation import Expectation
 from heddle.predict.levels import Levels
 from heddle.predict.open_paths import Estimated, Estimates
 from heddle.predict.point import Point
@@ -33,6 +34,7 @@ RELEARNED_SHARE = 0.05
 @dataclass(frozen=True, slots=True)
 class _State:
     levels: Levels
+    expectation: Json
     weights: list[list[list[float]]]
     errors: Json
     trust: Json
@@ -56,10 +58,15 @@ class _Ending:
         """Logarithm of 1 + the tokens that remained at each point."""
         return np.log1p([self.total_tokens - e.point.generated_tokens for e in self.path])
 
+    @property
+    def weights(self) -> Floats:
+        """What each point counts for: those of a long trajectory less."""
+        return np.full(len(self.path), len(self.path) ** -0.5)
+
     def judgement(self) -> Judgement | None:
         """What was said on the way, beside what came; ``None`` where nothing was said."""
         pairs = zip(self.path, self.log_remaining.tolist(), strict=True)
-        said = [(e, left) for e, left in pairs if not math.isnan(e.expected)]
+        said = [(e, left) for e, left in pairs if not math.isnan(e.median)]
         if not said:
             return None
         held = [e.low <= left <= e.high for e, left in said]
@@ -76,6 +83,7 @@ class Workload:
         self._levels = Levels()
         self._tables = self._levels.table()
         self._ridge = OnlineRidge(np.array([weight for source in sources for weight in source.prior]))
+        self._expectation = Expectation()
         self._calibrator = Calibrator()
         self._trust = TrustWindow()
         self._cohorts: Cohorts[_Ending] = Cohorts()
@@ -93,8 +101,10 @@ class Workload:
         buckets, levels = context.buckets, context.levels
         rows = np.stack([c for s in self._sources for c in s.columns(points, context)], axis=1)
         if self._levels.total_count:
-            expected = levels + self._ridge.predict(rows, stage_of(steps_done))
+            deviations, excess = self._ridge.predict(rows, stage_of(steps_done)).T
+            expected = levels + deviations
         else:
+            deviations = excess = np.zeros(len(points))
             expected = np.full(len(points), np.nan)
         offsets = self._calibrator.calibration()
         _, steps, tool_seconds = self._tables
@@ -102,6 +112,7 @@ class Workload:
             buckets=buckets,
             rows=rows,
             expected=expected,
+            tokens=self._expectation.estimate(cells_of(steps_done), deviations, excess),
             least=expected + offsets.least[buckets],
             low=expected + offsets.low[buckets],
             median=expected + offsets.median[buckets],
@@ -173,6 +184,7 @@ class Workload:
         """Everything but the open trajectories."""
         return {
             "levels": asdict(self._levels),
+            "expectation": self._expectation.save(),
             "weights": self._ridge.save(),
             "errors": self._calibrator.save(),
             "trust": self._trust.save(),
@@ -186,6 +198,7 @@ class Workload:
             raise ConfigError(f"the saved state is of other sources: {', '.join(saved.sources)}")
         self._levels, self._learned = saved.levels, saved.levels.total_count > 0
         self._tables = self._levels.table()
+        self._expectation.restore(saved.expectation)
         self._calibrator.restore(saved.errors)
         self._trust.restore(saved.trust)
         for source in self._sources:
@@ -203,21 +216,27 @@ class Workload:
         )
         rows = np.stack([e.row for ending in endings for e in ending.path])
         remaining = np.concatenate([ending.log_remaining for ending in endings])
+        tokens = np.expm1(remaining)
+        cells = cells_of(steps_done)
         bounds = np.cumsum([0, *(len(ending.path) for ending in endings)]).tolist()
         slices = [slice(start, end) for start, end in pairwise(bounds)]
         if self._learned:
-            expected = self._context(steps_done).levels + self._ridge.predict(rows, stage_of(steps_done))
+            deviations, excess = self._ridge.predict(rows, stage_of(steps_done)).T
+            expected = self._context(steps_done).levels + deviations
+            for part in slices:
+                self._expectation.judge(cells[part], deviations[part], excess[part], tokens[part])
             self._judge(endings, slices, bucket_of(steps_done), remaining - expected)
         else:
             # Until now the means were those of the first to end, which are the shortest.
-            self._levels, self._learned = Levels(), True
+            self._levels, self._expectation, self._learned = Levels(), Expectation(), True
         for ending in endings:
             self._learn_levels(ending)
         self._tables = self._levels.table()
         context = self._context(steps_done)
         residuals = remaining - context.levels
-        weights = np.concatenate([np.full(len(e.path), len(e.path) ** -0.5) for e in endings])
-        self._ridge.learn(rows, residuals, stage_of(steps_done), weights, len(endings))
+        targets = np.column_stack((residuals, self._expectation.relative(cells, tokens)))
+        weights = np.concatenate([e.weights for e in endings])
+        self._ridge.learn(rows, targets, stage_of(steps_done), weights, len(endings))
         for ending, part in zip(endings, slices, strict=True):
             surprise = math.log1p(ending.total_tokens) - context.log_total
             points = [e.point for e in ending.path]
@@ -231,6 +250,9 @@ class Workload:
         buckets = [e.bucket for e in ending.path]
         self._levels.add_total(math.log1p(ending.total_tokens))
         self._levels.add(buckets, ending.log_remaining.tolist(), steps, seconds)
+        cells = cells_of(np.array([float(e.point.steps_done) for e in ending.path])).tolist()
+        left = [ending.total_tokens - e.point.generated_tokens for e in ending.path]
+        self._expectation.learn(cells, left)
 
     def _judge(
         self, endings: Sequence[_Ending], slices: Sequence[slice], buckets: Ints, errors: Floats
@@ -249,6 +271,7 @@ class Workload:
         """The workload is no longer the one that was learned."""
         self._trust.drop_all_but(KEPT_AT_ALARM)
         self._levels.relearn(KEPT_AT_ALARM)
+        self._expectation.relearn(KEPT_AT_ALARM)
         self._ridge.relearn(RELEARNED_SHARE)
         for source in self._sources:
             source.relearn()

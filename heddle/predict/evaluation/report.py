@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 
 from heddle.control.ports import LengthPredictor
 from heddle.predict.evaluation.recorded import RecordedTrajectory, waves
-from heddle.predict.evaluation.scores import Score, by_step, calibration, score
+from heddle.predict.evaluation.scores import (
+    Interval,
+    SameScore,
+    Score,
+    by_step,
+    calibration,
+    of_the_same,
+    recall_interval,
+    score,
+)
 from heddle.predict.evaluation.stream import Estimates, Said, play
 from heddle.types import TrajectoryId, Trust
 
@@ -20,8 +29,12 @@ class PredictorReport:
 
     predictor: str
     overall: Score | None
+    recall_10: Interval | None
+    """Of the overall score."""
     by_step: Mapping[int, Score]
     """By number of finished steps."""
+    same: Mapping[int, SameScore]
+    """By number of finished steps, of the trajectories that reached all of them."""
     calibration: Mapping[float, float]
     """Share of true lengths at or below each quantile, by its level."""
     trust: Trust | None
@@ -59,7 +72,15 @@ def evaluate(
 
 def report(name: str, said: Sequence[Said], trust: Trust | None) -> PredictorReport:
     """Everything that is told of one predictor."""
-    return PredictorReport(name, score(said), by_step(said), calibration(said), trust)
+    return PredictorReport(
+        name,
+        score(said),
+        recall_interval(said),
+        by_step(said),
+        of_the_same(said),
+        calibration(said),
+        trust,
+    )
 
 
 def prompt_only(said: Sequence[Said]) -> list[Said]:
@@ -72,6 +93,8 @@ def prompt_only(said: Sequence[Said]) -> list[Said]:
             left = max(0.0, origin.remaining_tokens - one.generated_tokens)
             low = max(0.0, origin.low_tokens - one.generated_tokens)
             high = max(0.0, origin.high_tokens - one.generated_tokens)
+            told = origin.expected_tokens
+            mean = None if told is None else max(0.0, told - one.generated_tokens)
             origin = replace(
                 origin,
                 remaining_tokens=left,
@@ -79,6 +102,7 @@ def prompt_only(said: Sequence[Said]) -> list[Said]:
                 high_tokens=high,
                 least_tokens=None,
                 most_tokens=None,
+                expected_tokens=mean,
                 model=PROMPT_ONLY,
             )
         frozen.append(replace(one, prediction=origin))

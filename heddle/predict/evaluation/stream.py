@@ -25,6 +25,7 @@ class Said:
     """One prediction beside the truth."""
 
     trajectory_id: TrajectoryId
+    prompt_id: str
     prediction: Prediction | None
     steps_done: int
     generated_tokens: int
@@ -99,6 +100,7 @@ class _Run:
             self.view.prediction = predictor.refine(self.view, estimate) or self.view.prediction
         return Said(
             self.view.trajectory_id,
+            self._recorded.prompt_id,
             self.view.prediction,
             point.steps_done,
             point.generated_tokens,

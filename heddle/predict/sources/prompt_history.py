@@ -42,7 +42,7 @@ class PromptHistory(SilentSource):
     def columns(self, points: Sequence[Point], context: Context) -> Sequence[Floats]:
         known, nothing = self._prompts, (0.0, 0.0)
         pairs = [known.get(p.prompt_key, nothing) if p.prompt_key is not None else nothing for p in points]
-        counts, means = np.array(pairs).T
+        counts, means = map(np.array, zip(*pairs, strict=True))
         return (means * counts / (counts + DOUBT),)
 
     def learn(self, ended: Ended) -> None:

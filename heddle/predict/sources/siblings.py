@@ -51,18 +51,14 @@ class Siblings(SilentSource):
         self._group_of: dict[TrajectoryId, GroupId] = {}
 
     def columns(self, points: Sequence[Point], context: Context) -> Sequence[Floats]:
-        pairs = np.array([self._evidence(point) for point in points])
-        return pairs[:, 0], pairs[:, 1]
-
-    def _evidence(self, point: Point) -> tuple[float, float]:
-        group = self._groups.get(point.group_id)
-        if group is None:
-            return 0.0, 0.0
-        own = group.running.get(point.trajectory_id)
-        others = len(group.running) - (own is not None)
-        running_sum = group.running_sum - (own or 0.0)
-        ended = group.ended_sum / (group.ended + DOUBT)
-        return (group.ended_sum + running_sum) / (group.ended + others + DOUBT), ended
+        groups, nothing = self._groups, (0.0, 0.0)
+        pairs = [
+            nothing if group is None else _evidence(group, point)
+            for point in points
+            for group in (groups.get(point.group_id),)
+        ]
+        expected, ended = zip(*pairs, strict=True)
+        return np.array(expected), np.array(ended)
 
     def observe_step(self, point: Point, context: Context) -> None:
         group = self._groups.get(point.group_id)
@@ -96,6 +92,14 @@ class Siblings(SilentSource):
             _, gone = self._groups.popitem(last=False)
             for trajectory_id in gone.running:
                 self._group_of.pop(trajectory_id, None)
+
+
+def _evidence(group: _Group, point: Point) -> tuple[float, float]:
+    own = group.running.get(point.trajectory_id)
+    others = len(group.running) - (own is not None)
+    running_sum = group.running_sum - (own or 0.0)
+    ended = group.ended_sum / (group.ended + DOUBT)
+    return (group.ended_sum + running_sum) / (group.ended + others + DOUBT), ended
 
 
 def _surprise_beyond(log_tokens: float, context: Context) -> float:

@@ -6,7 +6,7 @@ the sizes of the last step and of all steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -29,8 +29,15 @@ class ToolState(SilentSource):
         self._tree = EvidenceTree()
 
     def columns(self, points: Sequence[Point], context: Context) -> Sequence[Floats]:
-        pairs = zip(points, context.buckets.tolist(), strict=True)
-        return (np.array([self._tree.estimate(self._paths(point, bucket)) for point, bucket in pairs]),)
+        known: dict[Hashable, float] = {}
+        column = []
+        for point, bucket in zip(points, context.buckets.tolist(), strict=True):
+            state = self._state(point, bucket)
+            estimate = known.get(state)
+            if estimate is None:
+                estimate = known[state] = self._tree.estimate(self._paths(point, bucket))
+            column.append(estimate)
+        return (np.array(column),)
 
     def learn(self, ended: Ended) -> None:
         triples = zip(ended.points, ended.buckets.tolist(), ended.residuals.tolist(), strict=True)
@@ -45,6 +52,11 @@ class ToolState(SilentSource):
 
     def restore(self, state: JsonWritable) -> None:
         self._tree.restore(state)
+
+    def _state(self, point: Point, bucket: int) -> Hashable:
+        """Points of the same state have the same paths: of a batch few differ."""
+        step = point.last_step
+        return (bucket, step.tool_names, step.tool_outcomes) if point.steps_done else None
 
     def _paths(self, point: Point, bucket: int) -> Sequence[str]:
         step = point.last_step
@@ -62,6 +74,11 @@ class StepSize(ToolState):
 
     name = "step_size"
     prior = (0.1,)
+
+    def _state(self, point: Point, bucket: int) -> Hashable:
+        if not point.steps_done:
+            return (_half_octave(point.prompt_tokens),)
+        return bucket, _half_octave(point.last_step.output_tokens), _half_octave(point.generated_tokens)
 
     def _paths(self, point: Point, bucket: int) -> Sequence[str]:
         root = str(bucket)
