@@ -9,9 +9,9 @@ clients of aiohttp's, which take less of the processor than ``heddle.client``. T
 and for a batch that was there before, so that what an idle server and the clients themselves take is known.
 
 Printed: errors; trajectories lost or doubled; latency of status requests, before and during the batches, and
-of submissions; trajectories per second; how evenly the batches got on: seconds from the acceptance of a
-batch to its first trajectory, of the median one and of the one that waited longest; and seconds of processor
-time of each process while batches were open.
+of submissions; how late the loop of those who watch runs; trajectories per second; how evenly the batches got
+on: seconds from the acceptance of a batch to its first trajectory, of the median one and of the one that
+waited longest; and seconds of processor time of each process while batches were open.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -41,6 +41,8 @@ from heddle.errors import HeddleError
 
 PAUSE_S = 0.05
 """Of a client that only watches, between two requests."""
+LAG_TICK_S = 0.005
+"""Between two looks at how late their loop is."""
 IDLE_S = 3.0
 """For which they watch before the batches come."""
 
@@ -63,11 +65,9 @@ class Watched:
 
     answers: list[tuple[float, float]] = field(default_factory=list)
     """When it was asked for (monotonic seconds, the same in all processes), and seconds until the answer."""
+    lags: list[tuple[float, float]] = field(default_factory=list)
+    """How late a timer of their process fired, with its beginning."""
     errors: Counter[str] = field(default_factory=Counter)
-
-    def between(self, first: float, last: float) -> list[float]:
-        """Latencies of what was asked for in this interval."""
-        return [took for asked, took in self.answers if first <= asked < last]
 
 
 @dataclass(slots=True)
@@ -154,10 +154,19 @@ async def watch(url: str, first: int, accepted: Accepted, watched: Watched, over
             await asyncio.sleep(PAUSE_S)
 
 
+async def feel_lag(watched: Watched, over: asyncio.Event) -> None:
+    """How late the loop of those who watch runs: their own part of every latency."""
+    while not over.is_set():
+        began = time.monotonic()
+        await asyncio.sleep(LAG_TICK_S)
+        watched.lags.append((began, time.monotonic() - began - LAG_TICK_S))
+
+
 async def _watch_all(url: str, clients: int, accepted: Accepted, control: Connection) -> Watched:
     watched, over = Watched(), asyncio.Event()
     asyncio.get_running_loop().add_reader(control.fileno(), over.set)
-    await asyncio.gather(*(watch(url, number, accepted, watched, over) for number in range(clients)))
+    everybody = [watch(url, number, accepted, watched, over) for number in range(clients)]
+    await asyncio.gather(feel_lag(watched, over), *everybody)
     return watched
 
 
@@ -221,6 +230,11 @@ def _processor_s(process: psutil.Process) -> float:
     return times.user + times.system
 
 
+def between(first: float, last: float, timed: Sequence[tuple[float, float]]) -> list[float]:
+    """What was taken in this interval."""
+    return [seconds for at, seconds in timed if first <= at < last]
+
+
 def quantile(values: list[float], share: float) -> float:
     """The value below which this share lies."""
     ordered = sorted(values)
@@ -230,8 +244,9 @@ def quantile(values: list[float], share: float) -> float:
 def figures(seen: Seen, batches: int, prompts: int) -> dict[str, float]:
     """What is printed. Latencies are milliseconds."""
     makespan = max(seen.last_s, default=float("nan"))
-    idle_s = seen.watched.between(seen.began - IDLE_S / 2, seen.began)
-    status_s = seen.watched.between(seen.began, seen.began + makespan)
+    idle_s = between(seen.began - IDLE_S / 2, seen.began, seen.watched.answers)
+    status_s = between(seen.began, seen.began + makespan, seen.watched.answers)
+    lag_s = between(seen.began, seen.began + makespan, seen.watched.lags)
     return {
         "errors": seen.errors.total(),
         "lost": seen.lost,
@@ -242,6 +257,8 @@ def figures(seen: Seen, batches: int, prompts: int) -> dict[str, float]:
         "status_p50_ms": 1000 * quantile(status_s, 0.5),
         "status_p99_ms": 1000 * quantile(status_s, 0.99),
         "status_max_ms": 1000 * max(status_s, default=float("nan")),
+        "watchers_lag_p99_ms": 1000 * quantile(lag_s, 0.99),
+        "watchers_lag_max_ms": 1000 * max(lag_s, default=float("nan")),
         "submit_p50_ms": 1000 * quantile(seen.submit_s, 0.5),
         "submit_p99_ms": 1000 * quantile(seen.submit_s, 0.99),
         "makespan_s": makespan,

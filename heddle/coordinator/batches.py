@@ -62,3 +62,11 @@ class OpenBatch:
         if self.finished < max(1.0, ETA_MINIMUM_SHARE * self.total):
             return None
         return (now - self.created_at) * (self.total - self.finished) / self.finished
+
+
+@dataclass(frozen=True, slots=True)
+class EndedBatch:
+    """What is asked of a batch that is over."""
+
+    state: BatchState
+    counts: BatchCounts

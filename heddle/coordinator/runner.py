@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -19,7 +20,7 @@ from heddle.agent.loop import TrajectoryRun
 from heddle.agent.order import LoopServices, PreparedPrompt
 from heddle.api.schemas import BatchRequest
 from heddle.control.events import BatchCancelled, BatchSubmitted
-from heddle.coordinator.batches import OpenBatch
+from heddle.coordinator.batches import EndedBatch, OpenBatch
 from heddle.coordinator.broadcast import Broadcaster, Pulse
 from heddle.coordinator.control_loop import ControlLoop
 from heddle.coordinator.planners import Planners
@@ -35,6 +36,9 @@ RUNS_PER_SLICE = 64
 
 TASKS_PER_SLICE = 64
 """Agent loops started in one turn of the event loop."""
+
+ENDED_REMEMBERED = 1_000
+"""Batches that are over and still known without the store."""
 
 log = structlog.get_logger(__name__)
 
@@ -71,6 +75,8 @@ class BatchRunner:
         self._starting: set[TrajectoryId] = set()
         """Known to the control plane, and about to get their tasks."""
         self.open: dict[BatchId, OpenBatch] = {}
+        self.ended: dict[BatchId, EndedBatch] = {}
+        """The latest; nothing changes them any more, and to ask the store takes a thread."""
         self.batch_finished = Pulse()
         """Fires when a batch is over."""
 
@@ -206,12 +212,18 @@ class BatchRunner:
         finished_at = time.time()
         makespan = finished_at - batch.created_at
         await self._store.mark_finished(batch.batch_id, finished_at)
+        self._remember(EndedBatch(replace(batch.state, finished_at=finished_at), batch.counts))
         self.open.pop(batch.batch_id, None)
         batch.changed.fire()
         self.batch_finished.fire()
         self._metrics.batch_finished(makespan)
         self._broadcaster.publish("batch.finished", {"batch_id": batch.batch_id, "makespan_s": makespan})
         log.info("batch finished", batch=batch.batch_id, trajectories=batch.total, makespan_s=makespan)
+
+    def _remember(self, batch: EndedBatch) -> None:
+        if len(self.ended) >= ENDED_REMEMBERED:
+            del self.ended[next(iter(self.ended))]
+        self.ended[batch.state.batch_id] = batch
 
 
 def _seconds_left(batch: OpenBatch, limit_s: float) -> float:

@@ -52,9 +52,6 @@ from heddle.types import (
     WorkerView,
 )
 
-ENDED_REMEMBERED = 1_000
-"""Statuses of batches that are over, kept in memory."""
-
 QUEUE_SHOWN = 100
 """Waiting trajectories listed per worker."""
 
@@ -86,8 +83,6 @@ class Coordinator:
         self._weights = weights
         self._telemetry = telemetry
         self._capacity = capacity
-        self._ended: dict[str, BatchStatus] = {}
-        """Of batches that are over: nothing changes them any more, and the store takes a thread to ask."""
 
     # -------------------------------------------------------------------------------------- batches
 
@@ -121,7 +116,7 @@ class Coordinator:
         )
 
     async def batch(self, batch_id: str) -> BatchStatus:
-        return self._ended.get(batch_id) or await self._status(await self._stored(batch_id))
+        return await self._status(await self._stored(batch_id))
 
     async def cancel(self, batch_id: str) -> BatchStatus:
         stored = await self._stored(batch_id)
@@ -233,10 +228,10 @@ class Coordinator:
     # --------------------------------------------------------------------------------------- helpers
 
     async def _stored(self, batch_id: str) -> BatchState:
-        """An open one is known without asking the store. Raises ``NotFound``."""
-        batch = self._runner.open.get(BatchId(batch_id))
-        if batch is not None:
-            return batch.state
+        """One that is open, or ended a short while ago, is known without the store. Raises ``NotFound``."""
+        known = self._runner.open.get(BatchId(batch_id)) or self._runner.ended.get(BatchId(batch_id))
+        if known is not None:
+            return known.state
         stored = await self._store.batch_state(BatchId(batch_id))
         if stored is None:
             raise NotFound(f"no batch {batch_id!r}")
@@ -244,13 +239,14 @@ class Coordinator:
 
     async def _status(self, stored: BatchState) -> BatchStatus:
         batch = self._runner.open.get(stored.batch_id)
-        counts = await self._store.counts(stored.batch_id) if batch is None else batch.counts
+        known = batch or self._runner.ended.get(stored.batch_id)
+        counts = await self._store.counts(stored.batch_id) if known is None else known.counts
         finished = sum(counts.by_status.values())
         by_phase = Counter[str]()
         if batch is not None:
             phases = self._control.plane.batch_phases(stored.batch_id)
             by_phase.update({str(p): n for p, n in phases.items() if p is not TrajectoryPhase.FINISHED})
-        status = BatchStatus(
+        return BatchStatus(
             batch_id=stored.batch_id,
             state=_state(stored, batch),
             total=stored.total,
@@ -262,14 +258,6 @@ class Coordinator:
             finished_at=stored.finished_at,
             eta_s=batch.eta_s(time.time()) if batch else None,
         )
-        if stored.finished_at is not None:
-            self._remember(status)
-        return status
-
-    def _remember(self, status: BatchStatus) -> None:
-        while len(self._ended) >= ENDED_REMEMBERED:
-            del self._ended[next(iter(self._ended))]
-        self._ended[status.batch_id] = status
 
     async def _record(self, trajectory_id: str) -> bytes | None:
         """The finished record; ``None`` of an open trajectory. Raises ``NotFound``."""
