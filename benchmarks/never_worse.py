@@ -9,9 +9,11 @@ on every homogeneous pool; per cell the one is chosen that is fastest in hindsig
 pool of degree 1 is shown beside it. Heddle is its preset on workers that it rehearsed, moves by transfer at
 the speed of the simulated links, and predictions that are exact (``oracle``), learned on the way
 (``progressive``), or nothing but noise (``noise``: off by a factor of e^3 and more for a third of all
-trajectories). One rehearsal, with ``progressive``, chooses the workers for all seeds of a cell and all
-predictions, and whether the preset or ``sticky`` runs on them: on other draws from the trace than those that
-are measured. ``planned by drain`` has workers that the preset plans from each seed's lengths, known exactly.
+trajectories). ``warm`` is ``progressive`` that has learned from two earlier batches, of other draws from the
+trace: the third batch of a training run. One rehearsal, with ``progressive``, chooses the workers for all
+seeds of a cell and all predictions, and whether the preset or ``sticky`` runs on them: on other draws from
+the trace than those that are measured. ``planned by drain`` has workers that the preset plans from each
+seed's lengths, known exactly.
 
 Workloads are drawn from recorded traces: the shipped ones as ``paper_tables.py`` has them, or every trace of
 a folder, without trajectories above ``--max-context``, their tool times cut to a minute (some include people)
@@ -73,6 +75,8 @@ PREDICTIONS: Mapping[str, tuple[str, float]] = {
     "progressive": ("progressive", 0.0),
     "noise": ("noisy_oracle", NOISE),
 }
+LESSONS = (2_000_000, 2_000_001)
+"""Draws that ``warm`` has learned from."""
 REHEARSAL_SEED = 1_000_000
 """Of the first draw; measured are those from 0 on."""
 MOST_TOOL_S = 60.0
@@ -144,6 +148,7 @@ def configurations(
     ]
     for name, (predictor, error) in PREDICTIONS.items():
         made.append(Configuration(name, replace(heddle, predictor=predictor, predictor_error=error)))
+    made.append(Configuration("warm", replace(heddle, predictor="progressive"), LESSONS))
     if rehearsed is not None:
         made.append(Configuration("planned by drain", replace(planned, predictor="progressive")))
     if ablations:

@@ -6,18 +6,19 @@ one seed is theirs. Ratios are taken within a seed.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from heddle.allocation import SlotRule
-from heddle.control.build import PlaneSettings
+from heddle.control.build import PlaneSettings, build_plane
 from heddle.simulate.bounds import Bound, budget_bound, pool_bound
 from heddle.simulate.hardware import Hardware
 from heddle.simulate.options import SimulationOptions
 from heddle.simulate.result import SimulationResult, WorkerUse
 from heddle.simulate.sampling import Draw, bootstrap
-from heddle.simulate.simulator import simulate
+from heddle.simulate.simulator import make_world, simulate
 from heddle.simulate.statistics import Spread
 from heddle.simulate.tool_times import ToolTimes, require_tool_times, with_tool_times
 from heddle.simulate.workload import Workload
@@ -30,6 +31,8 @@ class Configuration:
 
     name: str
     settings: PlaneSettings
+    lessons: tuple[int, ...] = ()
+    """Seeds whose workloads are played before, so that the predictor has learned from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +141,21 @@ def run_one(
         experiment.hardware,
         seed=seed,
         configuration=configuration.name,
-        options=replace(experiment.options, record_spans=spans),
+        options=replace(experiment.options, record_spans=spans, learned=_learned(experiment, configuration)),
     )
+
+
+def _learned(experiment: Experiment, configuration: Configuration) -> str | None:
+    """What the predictor knows after the lessons."""
+    learned = experiment.options.learned
+    for lesson in configuration.lessons:
+        plane = build_plane(replace(configuration.settings, seed=lesson))
+        workload = experiment.workload_of(lesson)
+        options = SimulationOptions(tools=experiment.options.tools, learned=learned)
+        world = make_world(plane, workload, experiment.hardware, options)
+        world.run([trajectory.total_tokens for trajectory in workload.trajectories])
+        learned = json.dumps(plane.predictor.save())
+    return learned
 
 
 def summarise(

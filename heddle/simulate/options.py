@@ -75,6 +75,8 @@ class SimulationOptions:
     record_spans: bool = False
     check_every: int = 0
     """Control events after which the invariants are checked; 0: only at the end."""
+    learned: str | None = None
+    """What a predictor knows from before, as JSON text; the control plane hears of it first of all."""
     log: Callable[[bytes], None] | None = None
     """Hears each line of the event log, its header first, without newlines; as it is written live."""
 

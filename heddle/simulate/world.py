@@ -27,6 +27,7 @@ from heddle.control.events import (
     Event,
     LearningTurn,
     PoolRequested,
+    PredictorRestored,
     TrajectorySpec,
 )
 from heddle.control.log import encode_entry
@@ -69,8 +70,10 @@ class World:
         """Play everything to its end; False where it was not over at ``until_s`` and was given up.
 
         ``expected_tokens`` are the lengths that the pool is planned for. Raises ``ConfigError`` where the
-        pool cannot be made, or where trajectories would wait for ever.
+        pool cannot be made, what was learned cannot be read, or trajectories would wait for ever.
         """
+        if self._options.learned is not None:
+            self.post(PredictorRestored(self._options.learned))
         self.post(PoolRequested(self._hardware.gpus, tuple(expected_tokens)))
         self.workers.settle_first()
         for fault in self._options.faults:
