@@ -33,6 +33,7 @@ from heddle.coordinator.assembly import EngineKit
 from heddle.coordinator.service import Coordinator
 from heddle.engines.fake import FakeEngine, FakeLauncher, FakeModel
 from heddle.environments.base import ToolAnswer, ToolContext, ToolEnvironment
+from heddle.garbage import young_only
 from heddle.text.byte_tokenizer import TURN_END, ByteTokenizer
 from heddle.types import Json, Message, ToolCall, ToolSpec
 
@@ -124,7 +125,12 @@ async def _run(load: Load, data_dir: Path, ready: Path) -> None:
 
 
 async def _reopen(load: Load, data_dir: Path) -> None:
-    """Tell in lines what was reached."""
+    """Tell in lines what was reached; garbage is collected as in ``heddle serve``."""
+    with young_only():
+        await _reach(load, data_dir)
+
+
+async def _reach(load: Load, data_dir: Path) -> None:
     async with open_coordinator(load.config(data_dir), kit=_kit()) as coordinator:
         print("accepts", flush=True)
         if load.trajectories:
