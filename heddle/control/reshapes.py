@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from heddle.control.commands import Command
+from heddle.control.commands import Command, Preempt
 from heddle.control.events import WorkerDrainRequested, WorkerLost
 from heddle.control.moves import Moves
 from heddle.control.ports import Reshape, Reshaper
@@ -28,6 +28,10 @@ from heddle.types import TrajectoryPhase, WorkerId, WorkerPhase, WorkerSpec
 
 DEFAULT_START_S = 60.0
 """From the order to start a worker until it serves: process, weights from the page cache, CUDA graphs."""
+
+LONG_STEP_S = 2.0
+"""Of a generation that is then interrupted to move: one that has lasted so long will likely last as long
+again, and to compute even a long context anew takes little more than a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +179,26 @@ class Reshapes:
             trajectory.bound_for = worker_id
             if trajectory.phase is TrajectoryPhase.IN_TOOL:
                 commands += self._moves.consider(trajectory, now)
+            elif self._is_stuck(trajectory, now):
+                commands.append(self._interrupt(trajectory))
         return commands
+
+    def _is_stuck(self, trajectory: TrajectoryState, now: float) -> bool:
+        """Whether it would keep everybody waiting for the end of a long step where it is."""
+        if trajectory.phase is not TrajectoryPhase.GENERATING or trajectory.worker_id is None:
+            return False
+        return (
+            trajectory.preemptible
+            and trajectory.cancel_reason is None
+            and self._state.workers[trajectory.worker_id].preempting is None
+            and now - trajectory.phase_since >= LONG_STEP_S
+        )
+
+    def _interrupt(self, trajectory: TrajectoryState) -> Command:
+        """It goes on at its new home with what it has; at most one of a worker, the longest."""
+        assert trajectory.worker_id is not None, "only who generates is interrupted"
+        self._state.workers[trajectory.worker_id].preempting = trajectory.trajectory_id
+        return Preempt(trajectory.trajectory_id, trajectory.worker_id)
 
     def _unbind(self, workers: Collection[WorkerId]) -> None:
         for trajectory in self._state.trajectories.values():

@@ -152,6 +152,8 @@ class TrajectoryEvents:
         self._dispatcher.end_generation(trajectory, worker)
         self._state.grow(trajectory, event.output_tokens, event.output_tokens)
         trajectory.preemptions += event.reason is InterruptReason.PREEMPTED
+        if trajectory.bound_for is not None:
+            self._dispatcher.rehome(trajectory)
         self._dispatcher.wait(trajectory, now)
         commands = self._dispatcher.serve(worker, now)
         if trajectory.worker_id not in (None, worker.worker_id):

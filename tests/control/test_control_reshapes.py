@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 import pytest
-from control_rig import START_S, Rig, generated, make_batch
+from control_rig import START_S, Rig, generated, make_batch, make_spec, preempted
 
 from heddle.control.commands import Command, StartWorker, StopWorker
 from heddle.control.events import (
+    BatchSubmitted,
     DispatchPaused,
     WeightsCommitted,
     WorkerAdded,
@@ -16,8 +17,18 @@ from heddle.control.events import (
     WorkerStopped,
 )
 from heddle.control.ports import Reshape
+from heddle.control.reshapes import LONG_STEP_S
 from heddle.control.shape import ReshapeOutcome
-from heddle.types import TrajectoryId, TrajectoryPhase, TrajectoryView, WorkerId, WorkerSpec, WorkerView
+from heddle.types import (
+    BatchId,
+    InterruptReason,
+    TrajectoryId,
+    TrajectoryPhase,
+    TrajectoryView,
+    WorkerId,
+    WorkerSpec,
+    WorkerView,
+)
 
 
 class Scripted:
@@ -115,6 +126,31 @@ def test_who_has_no_tools_moves_before_its_next_step() -> None:
     rig.step("a0")
     assert generated(rig.tools_finished("a0")) == [("a0", "w3")]
     assert rig.trajectory("a0").moves == 1
+
+
+def test_who_generates_for_long_is_interrupted_and_goes_on_there() -> None:
+    rig = make_reshaped()
+    rig.now += LONG_STEP_S
+    assert preempted(rig.ready("w3")) == ["a0"]
+    assert generated(rig.interrupt("a0", reason=InterruptReason.PREEMPTED)) == [("a0", "w3")]
+
+
+def test_who_has_just_begun_to_generate_is_left_to_it() -> None:
+    rig = make_reshaped()
+    rig.step("a0")
+    rig.tools_finished("a0")
+    assert preempted(rig.ready("w3")) == []
+
+
+def test_who_cannot_be_interrupted_moves_after_its_step() -> None:
+    rig = Rig(reshaper=Scripted())
+    rig.pool(3)
+    rig.send(BatchSubmitted(BatchId("a"), tuple(make_spec(f"a{i}", preemptible=False) for i in range(3))))
+    rig.finish("a1")
+    rig.finish("a2")
+    rig.now += LONG_STEP_S
+    assert preempted(rig.ready("w3")) == []
+    assert rig.trajectory("a0").bound_for == "w3"
 
 
 def test_who_does_not_fit_stays_bound() -> None:
