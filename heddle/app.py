@@ -30,6 +30,7 @@ from heddle.garbage import collecting_at_rest, young_only
 from heddle.metrics import Metrics
 from heddle.placement import kernel_loader
 from heddle.planning.profile import Profile
+from heddle.planning.profile_csv import ProfileTable
 from heddle.planning.shipped import shipped_profiles
 from heddle.profiling.files import read_profiles
 from heddle.store.finished import STORE_NAME
@@ -79,19 +80,34 @@ def plane_settings(
     )
 
 
-def _profile(decisions: DecisionsConfig) -> Profile | None:
-    """The step times that planning goes by, if the configuration names any. Raises ``ConfigError``."""
+def _profile_table(decisions: DecisionsConfig) -> ProfileTable | None:
+    """The step times of which planning takes some, if the configuration names any. Raises ``ConfigError``."""
     path = decisions.profile
     if path is None and decisions.profile_gpu is None and decisions.profile_model is None:
         return None
     if path is None:
-        table = shipped_profiles()
-    else:
-        try:
-            table = read_profiles(path)
-        except InvalidRequest as exc:
-            raise ConfigError(f"decisions.profile: {path} {exc.message}") from exc
-    return table.select(decisions.profile_gpu, decisions.profile_model)
+        return shipped_profiles()
+    try:
+        return read_profiles(path)
+    except InvalidRequest as exc:
+        raise ConfigError(f"decisions.profile: {path} {exc.message}") from exc
+
+
+def _profile(decisions: DecisionsConfig) -> Profile | None:
+    table = _profile_table(decisions)
+    return None if table is None else table.select(decisions.profile_gpu, decisions.profile_model)
+
+
+async def _rehearsed(config: HeddleConfig, settings: PlaneSettings, kit: EngineKit) -> PlaneSettings:
+    """The settings with what a rehearsal chose, where one is configured. Raises ``ConfigError``."""
+    if config.decisions.rehearse is None:
+        return settings
+    from heddle.rehearsal.start import rehearsed  # imported late: it loads the simulator
+
+    table = _profile_table(config.decisions)
+    if table is None:
+        raise ConfigError("decisions.rehearse needs decisions.profile, or a GPU and model of the shipped one")
+    return await rehearsed(config, settings, table, kit.budget, kit.pool)
 
 
 @asynccontextmanager
@@ -110,10 +126,11 @@ async def open_coordinator(
     metrics = metrics or Metrics()
     kit = kit or await engine_kit(config)
     environments = build_registry(config.environments)
+    config.data_dir.mkdir(parents=True, exist_ok=True)
     settings = plane_settings(config, kit.pool, kit.transfer_tokens_per_s)
     if kit.pool is not None and settings.reshaper != "none":
         raise ConfigError("decisions.reshaper: servers that run already can be given no other shape")
-    config.data_dir.mkdir(parents=True, exist_ok=True)
+    settings = await _rehearsed(config, settings, kit)
     async with AsyncExitStack() as stack:
         stack.enter_context(single_error())
         store = await stack.enter_async_context(open_store(config.data_dir / STORE_NAME))

@@ -187,6 +187,11 @@ class DecisionsConfig(_Section):
     """Kind of GPU, where the profile holds several; without a profile, one of the shipped table."""
     profile_model: str | None = None
     """Model, where the profile holds several; without a profile, one of the shipped table."""
+    rehearse: Path | None = None
+    """Recorded trajectories to choose the workers by, in a rehearsal before they are started: records, a
+    trace, or a data directory, of which the batch that finished last; ``data_dir`` itself is allowed."""
+    rehearse_within_s: float = Field(default=600.0, gt=0.0)
+    """Longest rehearsal; where it takes longer the configured workers are started."""
     transfer_tokens_per_s: float | None = Field(default=None, gt=0.0)
     """How fast engines hand a context to one another, until transfers have shown it; ``None``: as the engine
     is known for."""

@@ -59,10 +59,11 @@ class Preset:
         sections = {"pool": "engine"}
         return {f"{sections.get(name, 'decisions')}.{name}": value for name, value in self.choices.items()}
 
-    def toml(self) -> str:
-        """A table that :func:`parse_presets` reads back."""
+    def toml(self, base: str | None = None) -> str:
+        """A table that :func:`parse_presets` reads back; with ``base``, what it changes of that preset."""
         comment = [f"# {self.about}"] if self.about else []
-        lines = [f"{name} = {_toml_value(value)}" for name, value in self.choices.items()]
+        named = {} if base is None else {"base": base}
+        lines = [f"{name} = {_toml_value(value)}" for name, value in {**named, **self.choices}.items()]
         return "\n".join([*comment, f"[presets.{self.name}]", *lines, ""])
 
 

@@ -48,6 +48,7 @@ from heddle.cli.options import (
 from heddle.cli.output import Output, reported
 from heddle.cli.planning_commands import register
 from heddle.cli.predictor_commands import register as register_predictor
+from heddle.cli.rehearsal_commands import register as register_rehearsal
 from heddle.cli.simulation_commands import register as register_simulation
 
 app = typer.Typer(
@@ -257,6 +258,7 @@ def cancel(
 
 register(app)
 register_simulation(app)
+register_rehearsal(app)
 register_predictor(app)
 
 

@@ -12,7 +12,6 @@ from rich.table import Table
 from heddle.cli.output import ExitCode, Output
 from heddle.cli.simulate import presets_of, profiles_of
 from heddle.cli.simulation_tables import describe_workload, run_notes, workload_document
-from heddle.cli.traces import read_trace
 from heddle.control.build import PlaneSettings
 from heddle.planning.profile import Profile
 from heddle.simulate.compare import Configuration, Experiment, RunSummary, run_seed
@@ -26,6 +25,7 @@ from heddle.simulate.hardware import (
 )
 from heddle.simulate.options import SimulationOptions
 from heddle.simulate.readers.recorded import RecordedRun, parse_recorded
+from heddle.simulate.trace_files import read_trace
 
 AS_RECORDED = "as recorded"
 _HEADINGS = (

@@ -13,7 +13,6 @@ from pathlib import Path
 from heddle.cli.output import ExitCode, Output
 from heddle.cli.plotting import can_plot
 from heddle.cli.simulation_tables import describe_experiment, experiment_document
-from heddle.cli.traces import load_workload
 from heddle.control.build import PlaneSettings
 from heddle.errors import ConfigError, InvalidRequest
 from heddle.planning.profile_csv import ProfileTable
@@ -32,6 +31,7 @@ from heddle.simulate.sampling import (
     within_context,
 )
 from heddle.simulate.tool_times import parse_tool_times
+from heddle.simulate.trace_files import load_workload
 from heddle.simulate.workload import Workload
 
 

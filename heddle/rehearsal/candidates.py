@@ -20,6 +20,8 @@ from heddle.presets import Choices, find_preset
 
 SIMPLE = "sticky"
 """The preset to fall back on."""
+FEWEST_LARGE = 2
+"""Workers of the highest degree: with one alone, nothing could be placed badly."""
 CONFIGURED = "configured"
 FIXED = AllocatorName.FIXED.value
 
@@ -39,8 +41,13 @@ class Candidate:
     @property
     def name(self) -> str:
         """Such as ``2 x tp4, configured``."""
+        return f"{self.pool_name}, {self.way}"
+
+    @property
+    def pool_name(self) -> str:
+        """Such as ``1 x tp4 + 4 x tp1``."""
         counts = Counter(self.pool)
-        return " + ".join(f"{counts[d]} x tp{d}" for d in sorted(counts, reverse=True)) + f", {self.way}"
+        return " + ".join(f"{counts[degree]} x tp{degree}" for degree in sorted(counts, reverse=True))
 
     def over(self, settings: PlaneSettings) -> PlaneSettings:
         """The settings with this candidate's in their place."""
@@ -75,6 +82,16 @@ def candidate_pools(
     pools = [tuple(sorted((spec.tp_degree for spec in specs), reverse=True)) for specs in planned]
     pools += [_filled(gpus, degree, degrees) for degree in sorted(degrees, reverse=True) if degree <= gpus]
     return list(dict.fromkeys(pools))
+
+
+def parts_of(gpus: int, degrees: Sequence[int]) -> int:
+    """Into how many equal parts a budget falls of which each has ``FEWEST_LARGE`` of the largest workers.
+
+    What is best for one part with its share of the trajectories is taken to be best for all, and costs so
+    many times less to find. 1 where the budget does not divide.
+    """
+    part = FEWEST_LARGE * max((degree for degree in degrees if degree <= gpus), default=gpus)
+    return gpus // part if gpus % part == 0 else 1
 
 
 def _filled(gpus: int, degree: int, degrees: Sequence[int]) -> tuple[int, ...]:

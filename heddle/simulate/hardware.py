@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from heddle.errors import ConfigError
@@ -141,6 +141,10 @@ class Hardware:
                 return engine
         known = ", ".join(str(engine.tp_degree) for engine in self.engines)
         raise ConfigError(f"there are no step times of degree {tp_degree}; known are {known}")
+
+    def part(self, parts: int) -> Hardware:
+        """The same machines, one of so many equal parts of them."""
+        return replace(self, gpus=self.gpus // parts)
 
     def slots(self, tp_degree: int, configured: int) -> int:
         """Of a worker: ``configured`` unless ``slots_per_gpu`` says otherwise, within the profile's cap."""

@@ -43,6 +43,10 @@ class Draw:
         if self.samples < 1:
             raise InvalidRequest(f"must be at least 1, got {self.samples}", path="--samples")
 
+    def part(self, parts: int) -> Draw:
+        """One of so many equal parts of it, in whole groups."""
+        return replace(self, groups=max(1, self.groups // parts))
+
 
 def bootstrap(workload: Workload, draw: Draw, seed: int) -> Workload:
     """``draw.groups`` prompts with replacement, ``draw.samples`` trajectories of each; all arrive at once.
