@@ -68,6 +68,8 @@ Row = TypeVar("Row")
 
 SLOTS_PER_GPU = 64
 SAMPLES = 8
+START_S = 30.0
+"""Of a worker that is started beside a batch; the first pool is up when it comes. Assumed."""
 NOISE = 3.0
 """Standard deviation of the logarithm of the error's factor: a rank correlation of about 0.3."""
 PREDICTIONS: Mapping[str, tuple[str, float]] = {
@@ -164,6 +166,9 @@ def configurations(
             Configuration("noise, trusted", replace(noisy, scheduler="progressive", placer="presorted_dp")),
             Configuration("workers by exact", replace(heddle, allocator="exact")),
             Configuration("heddle-paper", find_preset("heddle-paper").over(base)),
+            Configuration("elastic", replace(heddle, reshaper="tail")),
+            Configuration("degree 1", replace(heddle, allocator="fixed", pool="1*")),
+            Configuration("degree 1, elastic", replace(heddle, allocator="fixed", pool="1*", reshaper="tail")),
         ]
     return made
 
@@ -178,13 +183,16 @@ def experiment_of(
 ) -> Experiment:
     """Everything that is run in one cell."""
     table = shipped_profiles()
-    hardware = hardware_from_profile(table, gpus, gpu=GPU, model=model, slots_per_gpu=SLOTS_PER_GPU)
+    hardware = hardware_from_profile(
+        table, gpus, gpu=GPU, model=model, slots_per_gpu=SLOTS_PER_GPU, start_s=START_S
+    )
     link = hardware.link
     base = PlaneSettings(
         slots_per_gpu=SLOTS_PER_GPU,
         predictor="oracle",
         profile=table.select(GPU, model, mean_running_context(trace.workload)),
         transfer_tokens_per_s=link.tokens_per_s,
+        worker_start_s=START_S,
     )
     return Experiment(
         workload=trace.workload,
