@@ -168,7 +168,9 @@ def configurations(
             Configuration("heddle-paper", find_preset("heddle-paper").over(base)),
             Configuration("elastic", replace(heddle, reshaper="tail")),
             Configuration("degree 1", replace(heddle, allocator="fixed", pool="1*")),
-            Configuration("degree 1, elastic", replace(heddle, allocator="fixed", pool="1*", reshaper="tail")),
+            Configuration(
+                "degree 1, elastic", replace(heddle, allocator="fixed", pool="1*", reshaper="tail")
+            ),
         ]
     return made
 
