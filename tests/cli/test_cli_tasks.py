@@ -80,11 +80,18 @@ def test_options_become_the_request() -> None:
     """Each option lands in its section; what was not typed keeps its default."""
     tasks = parse_tasks(GOOD, name="t.jsonl")
     options = make_options(
-        environment="code", samples_per_prompt=4, constrained=True, seed=7, max_steps=3, timeout_s=9.0
+        environment="code",
+        samples_per_prompt=4,
+        constrained=True,
+        seed=7,
+        max_steps=3,
+        timeout_s=9.0,
+        batch_timeout_s=60.0,
     )
     request = build_request(tasks, options)
     assert (request.environment, request.samples_per_prompt, len(request.prompts)) == ("code", 4, 2)
     assert (request.tools.constrained, request.tools.parser) == (True, "hermes")
+    assert request.batch_timeout_s == 60.0
     assert (request.sampling.seed, request.sampling.temperature) == (7, 1.0)
     assert (request.limits.max_steps, request.limits.timeout_s, request.limits.max_tokens) == (3, 9.0, 2048)
 
@@ -96,6 +103,7 @@ def test_options_become_the_request() -> None:
         ({"temperature": -1.0}, "--temperature"),
         ({"max_tokens_per_step": 0}, "--max-tokens-per-step"),
         ({"timeout_s": 0.0}, "--timeout"),
+        ({"batch_timeout_s": 0.0}, "--batch-timeout"),
         ({"batch_id": "a/b"}, "--batch-id"),
     ],
 )
