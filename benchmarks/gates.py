@@ -187,7 +187,8 @@ WOUNDS: dict[str, Harm] = {
     "another status": Harm(Gate.STOP_REASON, lambda r, _: replace(r, status=TrajectoryStatus.ABORTED)),
     "a failure that is none": Harm(Gate.FAILURE, lambda r, _: replace(r, failure=_FAILURE)),
     "seconds from nowhere": Harm(
-        Gate.TIMING, lambda r, _: replace(r, timing=replace(r.timing, queue=r.timing.queue + 1.0))
+        Gate.TIMING,
+        lambda r, _: replace(r, timing=replace(r.timing, queue=r.timing.queue + 0.1 + 0.05 * r.timing.wall)),
     ),
     "no number as reward": Harm(Gate.REWARD, lambda r, _: replace(r, reward=math.nan)),
 }

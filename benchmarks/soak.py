@@ -150,10 +150,12 @@ async def keep_working(client: Client, rng: random.Random, soak: Soak, until: fl
             group.create_task(worker())
 
 
-async def kill_workers(client: Client, rng: random.Random, soak: Soak) -> None:
-    """About one a minute, where workers are processes."""
+async def kill_workers(client: Client, rng: random.Random, soak: Soak, until: float) -> None:
+    """About one a minute, where workers are processes; none while the last batches end."""
     while True:
         await asyncio.sleep(rng.uniform(30.0, 90.0))
+        if time.monotonic() >= until:
+            return
         pids = [worker.pid for worker in await client.workers() if worker.pid is not None]
         if pids:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -191,12 +193,13 @@ async def run(server: Server, minutes: float, seed: int) -> tuple[Soak, dict[str
     async with Client(server.url) as client:
         while not all(worker.phase == "ready" for worker in await client.workers()):
             await asyncio.sleep(0.2)
+        until = time.monotonic() + 60.0 * minutes
         async with asyncio.TaskGroup() as group:
             chores = [
                 group.create_task(keep_looking(server, soak)),
-                group.create_task(kill_workers(client, rng, soak)),
+                group.create_task(kill_workers(client, rng, soak, until)),
             ]
-            await keep_working(client, rng, soak, time.monotonic() + 60.0 * minutes)
+            await keep_working(client, rng, soak, until)
             for chore in chores:
                 chore.cancel()
         return soak, await leftovers(client, server, soak)
