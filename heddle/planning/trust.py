@@ -6,8 +6,10 @@ lengths, and lost to even spreading already where one long trajectory in five wa
 Hence nothing below that, and everything only near perfection.
 
 *Order.* To run the longest first lost nothing in that model at a rank correlation of 0.66, because a wrong
-order of those that wait only delays somebody else. Hence a rough order is enough, but a random one is not: it
-interrupts and lets in without a reason.
+order of those that wait only delays somebody else. On recorded trajectories it is not so: with trust from a
+correlation of 0.2 to 0.5, batches of 128 whose predictor had learned from an earlier one lost 1 % in the mean
+(worst of 30: 11 %); from 0.6 to 0.9 nothing (worst 8 %). Hence a rougher order is enough than for placement,
+but no rough one.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ RECALL = 0.8, 1.0
 """Tail recall at which trust begins, and at which it is full."""
 CORRELATION = 0.7, 0.95
 """The same for the rank correlation."""
-ORDER = 0.2, 0.5
+ORDER = 0.6, 0.9
 """The same for the rank correlation, where it is only about the order of those that wait."""
 COVERAGE = 0.5, 0.7
 """The same for intervals of nominal coverage 0.8: one that is too sure of itself is hedged too little."""

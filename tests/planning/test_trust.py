@@ -55,10 +55,10 @@ def test_each_measure_alone_can_refuse(trust: Trust | None, level: float) -> Non
 
 
 @given(MEASURED)
-def test_a_rough_order_is_enough_for_those_that_wait(trust: Trust) -> None:
-    """Whoever is trusted to place by length is fully trusted to order by it."""
-    assert 0.0 <= earned_order(trust) <= 1.0
-    if earned(trust) > 0.0:
-        assert earned_order(trust) == 1.0
-    if trust.rank_correlation <= 0.2:
+def test_a_rougher_order_is_enough_for_those_that_wait(trust: Trust) -> None:
+    """Whoever is trusted to place by length is trusted as far at least to order by it."""
+    assert earned(trust) <= earned_order(trust) <= 1.0
+    if trust.rank_correlation <= 0.6:
         assert earned_order(trust) == 0.0
+    if trust.rank_correlation >= 0.9 and trust.samples >= MIN_SAMPLES:
+        assert earned_order(trust) == 1.0

@@ -166,7 +166,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize(
     ("correlation", "samples", "first", "rank"),
-    [(0.9, 500, "long", 900.0), (0.35, 500, "long", 450.0), (0.1, 500, "short", 0.0), (0.9, 5, "short", 0.0)],
+    [(0.9, 500, "long", 900.0), (0.75, 500, "long", 450.0), (0.5, 500, "short", 0.0), (0.9, 5, "short", 0.0)],
 )
 def test_earned_goes_by_arrival_without_trust_and_by_length_with_it(
     correlation: float, samples: int, first: str, rank: float
