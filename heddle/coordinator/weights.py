@@ -92,10 +92,10 @@ class WeightKeeper:
     def announce(self) -> None:
         """Tell the control plane whether workers that start from now on can load what serves.
 
-        Not where a trainer pushed it; the weights that workers start with they have anyway.
+        Not where a trainer pushed it. The weights that workers start with they have anyway: nothing is said.
         """
-        reloadable = self.current.version == 0 or self.current.path is not None
-        self._control.post(WeightsCommitted(reloadable))
+        if self.current.version:
+            self._control.post(WeightsCommitted(self.current.path is not None))
 
     # ------------------------------------------------------------------------- workers that come up
 
