@@ -155,7 +155,6 @@ class World:
         async with running_coordinator(parts) as coordinator:
             self._coordinator = coordinator
             done = await self._work(coordinator)
-            self._coordinator = None
             if done:
                 life.loads = await self.plant.loads()
                 life.gauges = tools.gauges()
@@ -169,6 +168,7 @@ class World:
         following = asyncio.create_task(self._follow_all(coordinator))
         await asyncio.wait({ending, following}, return_when=asyncio.FIRST_COMPLETED)
         done = following.done()
+        self._coordinator = None  # whose operations would outlive it, and be told to its successor's log
         for task in (ending, following, *self._acts):
             task.cancel()
         await asyncio.gather(ending, following, *self._acts, return_exceptions=True)
