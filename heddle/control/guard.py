@@ -32,11 +32,11 @@ class GuardRules:
     """How far memory is filled."""
 
     enabled: bool = True
-    high_share: float = 1.0
-    """Of the capacity, up to which claims are held. What running generations add costs somebody in its tools
-    its prefix at worst; in simulations a reserve of a tenth cost up to 4 % of the makespan where memory was
-    just enough."""
-    low_share: float = 1.0
+    high_share: float = 0.9
+    """Of the capacity, up to which claims are held. What running generations add needs room: without a
+    reserve engines evict prefixes of those in their tools, and computing them anew cost up to a quarter of
+    the makespan in simulations of long contexts; where memory was not short the reserve cost nothing."""
+    low_share: float = 0.9
     """Up to which those in the lot are let in again; less, and whoever goes out comes back later."""
     patience_s: float = 30.0
     """In its tools, after which a trajectory's claim may go to another that wants to start."""
