@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
+from cli_simulated import document
 from typer.testing import CliRunner, Result
 
 from heddle.cli.commands import app
@@ -64,12 +63,6 @@ def recorded(tmp_path: Path, settings: PlaneSettings) -> Path:
 def invoke(*arguments: object) -> Result:
     """Run the command."""
     return CliRunner().invoke(app, ["replay", *map(str, arguments)])
-
-
-def document(result: Result) -> Any:
-    """The one document on stdout of a command that succeeded."""
-    assert result.exit_code == 0, result.stderr
-    return orjson.loads(result.stdout)
 
 
 def test_the_model_stands_beside_the_run_that_it_models(log: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
+from cli_simulated import document
 from typer.testing import CliRunner, Result
 
 from heddle.cli.commands import app
@@ -20,12 +20,6 @@ def invoke(*arguments: str | Path, lengths: str = LENGTHS) -> Result:
     """Plan for lengths on standard input."""
     typed = ["plan", "--lengths", "-", *map(str, arguments)]
     return CliRunner().invoke(app, typed, input=lengths.encode())
-
-
-def document(result: Result) -> Any:
-    """The one document on stdout of a command that succeeded."""
-    assert result.exit_code == 0, result.stderr
-    return orjson.loads(result.stdout)
 
 
 @pytest.fixture

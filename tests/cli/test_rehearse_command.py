@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
-from test_simulate_command import PROFILE, TRACE
+from cli_simulated import document, written_profile, written_trace
 from typer.testing import CliRunner, Result
 
 from heddle.cli.commands import app
@@ -16,29 +14,17 @@ from heddle.presets import parse_presets
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """Six prompts with two samples each."""
-    path = tmp_path / "trace.jsonl"
-    path.write_bytes(b"\n".join(orjson.dumps(row) for row in TRACE))
-    return path
+    return written_trace(tmp_path)
 
 
 @pytest.fixture
 def profile(tmp_path: Path) -> Path:
-    """Degrees 1 and 2."""
-    path = tmp_path / "profile.csv"
-    path.write_text(PROFILE)
-    return path
+    return written_profile(tmp_path)
 
 
 def invoke(*arguments: object) -> Result:
     """Run the command."""
     return CliRunner().invoke(app, ["rehearse", *map(str, arguments)])
-
-
-def document(result: Result) -> Any:
-    """The one document on stdout of a command that succeeded."""
-    assert result.exit_code == 0, result.stderr
-    return orjson.loads(result.stdout)
 
 
 def test_the_faster_pool_is_found_and_can_be_used(trace: Path, profile: Path) -> None:

@@ -4,58 +4,27 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
+from cli_simulated import PROFILE, document, written_profile, written_trace
 from typer.testing import CliRunner, Result
 
 from heddle.cli.commands import app
 
-PROFILE = (
-    "tp,batch,tpot_ms,prefill_tokens_per_s,kv_capacity_tokens\n"
-    "1,1,10,5000,20000\n1,8,14,5000,20000\n2,1,6,9000,60000\n2,8,9,9000,60000\n"
-)
-"""Neither GPU nor model."""
-TRACE = [
-    {
-        "trajectory_id": f"p{index}/{sample}",
-        "prompt_id": f"p{index}",
-        "steps": [
-            {"prompt_tokens": 50, "output_tokens": 20 + 30 * index, "tool_name": "sh", "tool_seconds": 1.0},
-            {"prompt_tokens": 10, "output_tokens": 5 + sample, "tool_name": None, "tool_seconds": None},
-        ],
-    }
-    for index in range(6)
-    for sample in range(2)
-]
-
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """Six prompts with two samples each."""
-    path = tmp_path / "trace.jsonl"
-    path.write_bytes(b"\n".join(orjson.dumps(row) for row in TRACE))
-    return path
+    return written_trace(tmp_path)
 
 
 @pytest.fixture
 def profile(tmp_path: Path) -> Path:
-    """Degrees 1 and 2."""
-    path = tmp_path / "profile.csv"
-    path.write_text(PROFILE)
-    return path
+    return written_profile(tmp_path)
 
 
 def invoke(*arguments: object) -> Result:
     """Run the command."""
     return CliRunner().invoke(app, ["simulate", *map(str, arguments)])
-
-
-def document(result: Result) -> Any:
-    """The one document on stdout of a command that succeeded."""
-    assert result.exit_code == 0, result.stderr
-    return orjson.loads(result.stdout)
 
 
 def test_the_document_holds_every_run_and_what_was_made_up(trace: Path, profile: Path) -> None:
