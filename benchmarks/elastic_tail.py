@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from never_worse import SAMPLES, SLOTS_PER_GPU, traces
+from never_worse_cells import SAMPLES, SLOTS_PER_GPU, traces
 from paper_tables import GPU
 from played_traces import Trace
 

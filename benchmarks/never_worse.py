@@ -12,8 +12,7 @@ the speed of the simulated links, and predictions that are exact (``oracle``), l
 trajectories). ``warm`` is ``progressive`` that has learned from two earlier batches, of other draws from the
 trace: the third batch of a training run. One rehearsal, with ``progressive``, chooses the workers for all
 seeds of a cell and all predictions, and whether the preset or ``sticky`` runs on them: on other draws from
-the trace than those that are measured. ``planned by drain`` has workers that the preset plans from each
-seed's lengths, known exactly.
+the trace than those that are measured.
 
 Workloads are drawn from recorded traces: the shipped ones as ``paper_tables.py`` has them, or every trace of
 a folder, without trajectories above ``--max-context``, their tool times cut to a minute (some include people)
@@ -22,7 +21,9 @@ cell is sticky's makespan over Heddle's, mean over seeds and worst seed. *Again*
 computed again over sticky's on its best pool, in tokens of all that was computed. *Regret* is the makespan
 over a bound that nothing on this budget goes below.
 
-``--ablations`` adds Heddle with one part replaced, with exact predictions unless it says otherwise.
+``--ablations`` adds Heddle with one part replaced, with exact predictions unless it says otherwise; the
+yardstick with a memory guard on the rehearsed workers; and ``planned by drain``, which does not rehearse: it
+has the workers that the preset plans from each seed's lengths, known exactly.
 
 ``--json`` gets a line for each seed of each cell as soon as it has been played, and what a file holds already
 is not played again: an interrupted run goes on where it was. ``--rehearsals`` does the same for the choices.
@@ -31,7 +32,6 @@ is not played again: an interrupted run goes on where it was. ``--rehearsals`` d
 from __future__ import annotations
 
 import argparse
-import gzip
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,168 +41,22 @@ from functools import cache, partial
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import fmean, geometric_mean
 from typing import TypeVar
 
-from paper_tables import DEGREES, GPU
-from played_traces import OTHER_TOOLS, Trace, load_traces
+from never_worse_cells import WARM, Cell, experiment_of, print_cell, print_summary, traces
+from played_traces import Trace
 from pydantic import TypeAdapter
 
-from heddle.control.build import PlaneSettings
-from heddle.planning.shipped import shipped_profiles
-from heddle.presets import Choices, find_preset
+from heddle.presets import Choices
 from heddle.rehearsal.race import Rehearsal, rehearse
-from heddle.simulate.compare import Configuration, Experiment, RunSummary, run_seed
-from heddle.simulate.hardware import hardware_from_profile
-from heddle.simulate.readers import read_workload
-from heddle.simulate.sampling import (
-    Draw,
-    SampleSource,
-    mean_running_context,
-    with_tools_cut,
-    within_context,
-)
-from heddle.simulate.tool_times import parse_tool_times
+from heddle.simulate.compare import Experiment, RunSummary, run_seed, teach
 
 Row = TypeVar("Row")
 
-SLOTS_PER_GPU = 64
-SAMPLES = 8
-START_S = 30.0
-"""Of a worker that is started beside a batch; the first pool is up when it comes. Assumed."""
-NOISE = 3.0
-"""Standard deviation of the logarithm of the error's factor: a rank correlation of about 0.3."""
-PREDICTIONS: Mapping[str, tuple[str, float]] = {
-    "oracle": ("oracle", 0.0),
-    "progressive": ("progressive", 0.0),
-    "noise": ("noisy_oracle", NOISE),
-}
 LESSONS = (2_000_000, 2_000_001)
 """Draws that ``warm`` has learned from."""
 REHEARSAL_SEED = 1_000_000
 """Of the first draw; measured are those from 0 on."""
-MOST_TOOL_S = 60.0
-WANTED = 0.98
-"""What no cell and no seed should fall below."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One workload on one budget: all runs, a row a seed."""
-
-    name: str
-    runs: Mapping[str, Sequence[RunSummary]]
-
-    def best_degree(self) -> int:
-        """Of the homogeneous pool that is fastest for sticky in hindsight."""
-        return min(self._degrees(), key=lambda degree: fmean(r.makespan_s for r in self.sticky(degree)))
-
-    def sticky(self, degree: int) -> Sequence[RunSummary]:
-        """The yardstick's runs on workers of this degree."""
-        return self.runs[f"sticky@{degree}"]
-
-    def ratios(self, configuration: str, degree: int) -> Sequence[float]:
-        """Sticky's makespan over the configuration's, for each seed."""
-        pairs = zip(self.sticky(degree), self.runs[configuration], strict=True)
-        return [theirs.makespan_s / ours.makespan_s for theirs, ours in pairs]
-
-    def again(self, configuration: str) -> float:
-        """Tokens computed again, over sticky's on its best pool; 1.0 where neither did."""
-        ours = sum(run.recomputed_tokens for run in self.runs[configuration])
-        theirs = sum(run.recomputed_tokens for run in self.sticky(self.best_degree()))
-        return ours / theirs if theirs else float(ours > 0) + 1.0
-
-    def regret(self, configuration: str) -> float:
-        """Makespan over the bound of the budget, mean over seeds."""
-        return fmean(run.makespan_s / run.budget_bound.seconds for run in self.runs[configuration])
-
-    def _degrees(self) -> list[int]:
-        return [degree for degree in DEGREES if f"sticky@{degree}" in self.runs]
-
-
-def traces(folder: Path | None, most_context: int) -> list[Trace]:
-    """The shipped ones, or all of a folder."""
-    if folder is None:
-        return load_traces(None, 1.0)
-    found = []
-    for path in sorted([*folder.glob("*.jsonl"), *folder.glob("*.jsonl.gz")]):
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        name = path.name.partition(".jsonl")[0]
-        workload = within_context(read_workload(content, name=name), most_context)
-        cut = with_tools_cut(workload, MOST_TOOL_S)
-        found.append(Trace(name, cut, parse_tool_times(OTHER_TOOLS), SampleSource.TRACE))
-    return found
-
-
-def configurations(
-    base: PlaneSettings, gpus: int, ablations: bool, rehearsed: Choices | None
-) -> list[Configuration]:
-    """The yardstick on every pool, Heddle with every prediction, and Heddle with parts replaced.
-
-    Without ``rehearsed`` Heddle plans its workers.
-    """
-    sticky, planned = find_preset("sticky"), find_preset("heddle").over(base)
-    heddle = planned if rehearsed is None else replace(planned, **rehearsed)
-    made = [
-        Configuration(f"sticky@{degree}", replace(sticky.over(base), pool=f"{degree}*"))
-        for degree in DEGREES
-        if degree <= gpus
-    ]
-    for name, (predictor, error) in PREDICTIONS.items():
-        made.append(Configuration(name, replace(heddle, predictor=predictor, predictor_error=error)))
-    made.append(Configuration("warm", replace(heddle, predictor="progressive"), LESSONS))
-    if rehearsed is not None:
-        made.append(Configuration("planned by drain", replace(planned, predictor="progressive")))
-    if ablations:
-        noisy = replace(heddle, predictor="noisy_oracle", predictor_error=NOISE)
-        made += [
-            Configuration("gated moves", replace(heddle, migration="gated")),
-            Configuration("moves by rank", replace(heddle, migration="rank")),
-            Configuration("placed by exact", replace(heddle, placer="exact")),
-            Configuration("placed by presorted_dp", replace(heddle, placer="presorted_dp")),
-            Configuration("placed as sticky", replace(heddle, placer="sticky_least_loaded")),
-            Configuration("first come", replace(heddle, scheduler="fcfs")),
-            Configuration("no memory guard", replace(heddle, kv_guard=False)),
-            Configuration("noise, trusted", replace(noisy, scheduler="progressive", placer="presorted_dp")),
-            Configuration("workers by exact", replace(heddle, allocator="exact")),
-            Configuration("heddle-paper", find_preset("heddle-paper").over(base)),
-            Configuration("elastic", replace(heddle, reshaper="tail")),
-            Configuration("degree 1", replace(heddle, allocator="fixed", pool="1*")),
-            Configuration(
-                "degree 1, elastic", replace(heddle, allocator="fixed", pool="1*", reshaper="tail")
-            ),
-        ]
-    return made
-
-
-def experiment_of(
-    trace: Trace,
-    model: str,
-    gpus: int,
-    per_gpu: int,
-    ablations: bool = False,
-    rehearsed: Choices | None = None,
-) -> Experiment:
-    """Everything that is run in one cell."""
-    table = shipped_profiles()
-    hardware = hardware_from_profile(
-        table, gpus, gpu=GPU, model=model, slots_per_gpu=SLOTS_PER_GPU, start_s=START_S
-    )
-    link = hardware.link
-    base = PlaneSettings(
-        slots_per_gpu=SLOTS_PER_GPU,
-        predictor="oracle",
-        profile=table.select(GPU, model, mean_running_context(trace.workload)),
-        transfer_tokens_per_s=link.tokens_per_s,
-        worker_start_s=START_S,
-    )
-    return Experiment(
-        workload=trace.workload,
-        hardware=hardware,
-        configurations=tuple(configurations(base, gpus, ablations, rehearsed)),
-        draw=Draw(max(1, per_gpu * gpus // SAMPLES), SAMPLES, SampleSource.TRACE),
-        tool_times=trace.tools,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,9 +78,16 @@ class Task:
         return f"{self.trace}, {self.model}, {self.gpus} GPUs, {self.per_gpu} a GPU"
 
     def experiment(self, rehearsed: Choices | None = None) -> Experiment:
-        """Everything that is run."""
+        """Everything that is run, with nothing learned yet."""
         trace = _traces_of_process(self.folder, self.max_context)[self.trace]
         return experiment_of(trace, self.model, self.gpus, self.per_gpu, self.ablations, rehearsed)
+
+    def taught(self, rehearsed: Choices) -> Experiment:
+        """The same, and ``warm`` has had its lessons."""
+        experiment = self.experiment(rehearsed)
+        learned = _lessons_of_process(replace(self, ablations=False, seed=0), _CHOICES.dump_json(rehearsed))
+        made = [replace(c, learned=learned) if c.name == WARM else c for c in experiment.configurations]
+        return replace(experiment, configurations=tuple(made))
 
     def rehearse(self) -> Rehearsed:
         """What to run its cell on, whatever its seed."""
@@ -241,7 +102,7 @@ class Task:
     def play(self, rehearsed: Choices) -> Played:
         """All configurations, one after the other."""
         began = time.process_time()
-        runs = run_seed(self.experiment(rehearsed), self.seed)
+        runs = run_seed(self.taught(rehearsed), self.seed)
         return Played(self.cell, self.seed, time.process_time() - began, runs)
 
 
@@ -270,12 +131,21 @@ class Played:
 
 _LINE: TypeAdapter[Played] = TypeAdapter(Played)
 _REHEARSED: TypeAdapter[Rehearsed] = TypeAdapter(Rehearsed)
+_CHOICES: TypeAdapter[Choices] = TypeAdapter(Choices)
 
 
 @cache
 def _traces_of_process(folder: Path | None, most_context: int) -> Mapping[str, Trace]:
     """Read once in each process."""
     return {trace.name: trace for trace in traces(folder, most_context)}
+
+
+@cache
+def _lessons_of_process(cell: Task, rehearsed: bytes) -> str | None:
+    """What ``warm`` knows: learned once for all seeds of a cell in each process."""
+    experiment = cell.experiment(_CHOICES.validate_json(rehearsed))
+    (settings,) = (c.settings for c in experiment.configurations if c.name == WARM)
+    return teach(experiment, settings, LESSONS)
 
 
 def tasks_of(options: argparse.Namespace) -> list[Task]:
@@ -364,41 +234,6 @@ def _cell(name: str, rows: Sequence[Played]) -> Cell:
     return Cell(
         name, {configuration: [runs[configuration] for runs in by_name] for configuration in by_name[0]}
     )
-
-
-def print_cell(cell: Cell, cpu_s: float) -> None:
-    """Every configuration of a cell, ``<`` where its worst seed falls below what is wanted."""
-    best = cell.best_degree()
-    seconds = fmean(run.makespan_s for run in cell.sticky(best))
-    print(f"\n{cell.name}: sticky is fastest on degree {best}, {seconds:,.1f} s ({cpu_s:.0f} s of CPU time)")
-    for name in cell.runs:
-        if name.startswith("sticky@"):
-            continue
-        ratios, to_one = cell.ratios(name, best), cell.ratios(name, 1)
-        pools = ", ".join(dict.fromkeys(run.pool for run in cell.runs[name]))
-        lost = "<" if min(ratios) < WANTED else " "
-        moves = fmean(run.migrations for run in cell.runs[name])
-        print(
-            f"  {name:24} {fmean(ratios):6.3f}/{min(ratios):5.3f} {lost}  degree 1: {fmean(to_one):6.2f}"
-            f"  again {cell.again(name):.2f}  regret {cell.regret(name):.2f}  moves {moves:.0f}  {pools}",
-            flush=True,
-        )
-
-
-def print_summary(cells: Sequence[Cell]) -> None:
-    """Over all cells: geometric means, the worst cell and seed, and how many are lost."""
-    print("\nover all cells     best pool: mean  worst seed  cells below   degree 1: mean")
-    for name in cells[0].runs:
-        if name.startswith("sticky@"):
-            continue
-        means = [fmean(cell.ratios(name, cell.best_degree())) for cell in cells]
-        worst = [min(cell.ratios(name, cell.best_degree())) for cell in cells]
-        to_one = [fmean(cell.ratios(name, 1)) for cell in cells]
-        lost = sum(ratio < WANTED for ratio in worst)
-        print(
-            f"{name:26} {geometric_mean(means):8.3f} {min(worst):11.3f} {lost:6} of {len(cells)}"
-            f" {geometric_mean(to_one):16.2f}"
-        )
 
 
 def main() -> None:

@@ -31,8 +31,8 @@ class Configuration:
 
     name: str
     settings: PlaneSettings
-    lessons: tuple[int, ...] = ()
-    """Seeds whose workloads are played before, so that the predictor has learned from them."""
+    learned: str | None = None
+    """What the predictor knows at the start, as :func:`teach` returns it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,21 +135,22 @@ def run_one(
     spans: bool = False,
 ) -> SimulationResult:
     """One configuration on the workload of this seed; with ``spans``, for charts."""
+    learned = configuration.learned or experiment.options.learned
     return simulate(
         workload,
         configuration.settings,
         experiment.hardware,
         seed=seed,
         configuration=configuration.name,
-        options=replace(experiment.options, record_spans=spans, learned=_learned(experiment, configuration)),
+        options=replace(experiment.options, record_spans=spans, learned=learned),
     )
 
 
-def _learned(experiment: Experiment, configuration: Configuration) -> str | None:
-    """What the predictor knows after the lessons."""
+def teach(experiment: Experiment, settings: PlaneSettings, lessons: Sequence[int]) -> str | None:
+    """What the predictor knows after the workloads of these seeds, one batch after the other."""
     learned = experiment.options.learned
-    for lesson in configuration.lessons:
-        plane = build_plane(replace(configuration.settings, seed=lesson))
+    for lesson in lessons:
+        plane = build_plane(replace(settings, seed=lesson))
         workload = experiment.workload_of(lesson)
         options = SimulationOptions(tools=experiment.options.tools, learned=learned)
         world = make_world(plane, workload, experiment.hardware, options)

@@ -9,7 +9,7 @@ from sim_builders import make_hardware, make_trajectory, make_workload
 
 from heddle.control.build import PlaneSettings
 from heddle.errors import ConfigError
-from heddle.simulate.compare import Configuration, Experiment, run_one
+from heddle.simulate.compare import Configuration, Experiment, run_one, teach
 from heddle.simulate.options import SimulationOptions
 from heddle.simulate.sampling import Draw
 from heddle.simulate.simulator import simulate
@@ -24,7 +24,8 @@ def logged(*lessons: int) -> list[JsonWritable]:
     workload = make_workload(*(make_trajectory(f"t{i}", [20 + 10 * i, 30]) for i in range(6)))
     options = SimulationOptions(log=lines.append)
     experiment = Experiment(workload, make_hardware(), (), Draw(4, 2), options=options)
-    run_one(experiment, experiment.workload_of(0), Configuration("c", LEARNING, lessons), 0)
+    taught = Configuration("c", LEARNING, teach(experiment, LEARNING, lessons))
+    run_one(experiment, experiment.workload_of(0), taught, 0)
     return [json.loads(line) for line in lines[1:]]
 
 
