@@ -1,9 +1,13 @@
 """Steps that are told apart: each of the first few, then ever wider ranges.
 
-Buckets share what is learned. Cells are finer: of each cell one point of a trajectory is remembered.
+Buckets share what is learned of means and errors, stages share a regression. Cells are finer: of each cell
+one point of a trajectory is remembered.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +20,13 @@ STARTS = (0, 1, 2, 3, 4, 6, 9, 13, 19, 28, 41, 61, 91)
 
 COUNT = len(STARTS)
 
-_INNER = np.array(STARTS[1:], dtype=np.float64)
+STAGE_STARTS = (0, 1, 3, 6)
+"""Least number of finished steps in each stage: from the prompt alone, early, late."""
 
+STAGES = len(STAGE_STARTS)
 
-def bucket_of(steps_done: Floats) -> Ints:
-    """The bucket of each number of finished steps."""
-    return np.searchsorted(_INNER, steps_done, side="right")
+LAST = 4096
+"""Later steps are not told apart."""
 
 
 def cell_of(steps_done: int) -> int:
@@ -30,13 +35,32 @@ def cell_of(steps_done: int) -> int:
     return 8 * shift + (steps_done >> shift)
 
 
-MOST_CELLS = cell_of(4096) + 1
-"""Cells with a mean of their own; later steps share the last."""
-
-_CELLS = np.array([cell_of(steps_done) for steps_done in range(4096 + 1)], dtype=np.intp)
+MOST_CELLS = cell_of(LAST) + 1
+"""Cells with a mean of their own."""
 
 
-def cells_of(steps_done: Floats) -> Ints:
-    """The cell of each number of finished steps, from 0 to below ``MOST_CELLS``."""
-    found: Ints = _CELLS[np.minimum(steps_done, 4096.0).astype(np.intp)]
-    return found
+class Places(NamedTuple):
+    """Where some numbers of finished steps belong; one entry each."""
+
+    buckets: Ints
+    stages: Ints
+    cells: Ints
+    """Below ``MOST_CELLS``."""
+
+
+def _table() -> Ints:
+    steps = np.arange(LAST + 1)
+    buckets = np.searchsorted(STARTS, steps, side="right") - 1
+    stages = np.searchsorted(STAGE_STARTS, steps, side="right") - 1
+    return np.stack((buckets, stages, [cell_of(step) for step in steps.tolist()])).astype(np.intp)
+
+
+_PLACES = _table()
+
+
+def places_of(steps_done: Sequence[int]) -> Places:
+    """Looked up at once: a batch asks for hundreds, and a single one must cost little."""
+    if len(steps_done) == 1:
+        step = min(steps_done[0], LAST)
+        return Places(*_PLACES[:, step : step + 1])
+    return Places(*_PLACES[:, np.minimum(steps_done, LAST)])

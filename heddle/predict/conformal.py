@@ -67,17 +67,6 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
-    """What to add to the logarithm of an estimate, by bucket; infinite where nothing is known."""
-
-    least: Floats
-    low: Floats
-    median: Floats
-    high: Floats
-    most: Floats
-
-
-@dataclass(frozen=True, slots=True)
 class _State:
     errors: list[tuple[list[int], list[float]]]
     miss: float
@@ -96,27 +85,30 @@ class Calibrator:
         self._windows = [_Window() for _ in range(COUNT)]
         self._miss = MISS
         self._alarm = 0.0
-        self._calibration: Calibration | None = None
+        self._offsets: Floats | None = None
 
     @property
     def trajectories(self) -> int:
         """Whose errors are remembered."""
         return len(self._errors)
 
-    def calibration(self) -> Calibration:
-        """Offsets for every bucket, computed once after each change."""
-        if self._calibration is None:
-            self._calibration = self._compute()
-        return self._calibration
+    def offsets(self) -> Floats:
+        """What to add to the logarithm of an estimate for its quantiles 0.05, 0.1, 0.5, 0.9 and 0.95, by
+        bucket: shape (quantiles, buckets), infinite where nothing is known. Computed once after each change.
+        """
+        if self._offsets is None:
+            self._offsets = self._compute()
+        return self._offsets
 
-    def add(self, buckets: Ints, errors: Floats, known: Calibration) -> bool:
-        """Errors of a finished trajectory, judged by the calibration that was known before it.
+    def add(self, buckets: Ints, errors: Floats, known: Floats) -> bool:
+        """Errors of a finished trajectory, judged by the offsets that were known before it.
 
         True where its misses are too many to be chance.
         """
-        missed = float(np.mean((errors < known.least[buckets]) | (errors > known.most[buckets])))
+        outside = (errors < known[0, buckets]) | (errors > known[-1, buckets])
+        missed = float(np.count_nonzero(outside) / len(errors))
         self._keep(Errors(tuple(buckets.tolist()), tuple(errors.tolist())))
-        self._calibration = None
+        self._offsets = None
         self._miss = min(NARROWEST, max(WIDEST, self._miss + STEP * (MISS - missed)))
         self._alarm = max(0.0, self._alarm + missed - ALLOWANCE)
         if self._alarm < ALARM:
@@ -137,7 +129,7 @@ class Calibrator:
         for buckets, values in saved.errors:
             self._keep(Errors(tuple(buckets), tuple(values)))
         self._miss, self._alarm = saved.miss, saved.alarm
-        self._calibration = None
+        self._offsets = None
 
     def _keep(self, errors: Errors) -> None:
         if len(self._errors) == WINDOW:
@@ -153,13 +145,17 @@ class Calibrator:
         for bucket, values in errors.by_bucket().items():
             self._windows[bucket].drop(values)
 
-    def _compute(self) -> Calibration:
-        levels = (self._miss / 2, 0.1, 0.5, 0.9, 1.0 - self._miss / 2)
-        everything = self._everything.quantiles(levels)
-        rows = [w.quantiles(levels) if w.trajectories >= FEWEST else everything for w in self._windows]
-        least, low, _, high, most = np.array(rows).T
+    def _compute(self) -> Floats:
+        miss = self._miss / 2
+        everything = self._everything.quantiles(miss)
         # One median for all: those of single buckets are noisy, and would disorder what is well ranked.
-        return Calibration(least, low, np.clip(everything[2], low, high), high, most)
+        middle = everything[2]
+        rows = []
+        for window in self._windows:
+            told = window.quantiles(miss) if window.trajectories >= FEWEST else everything
+            least, low, _, high, most = told
+            rows.append((least, low, min(max(middle, low), high), high, most))
+        return np.array(rows).T.copy()
 
 
 class _Window:
@@ -167,30 +163,38 @@ class _Window:
 
     def __init__(self) -> None:
         self._ordered: list[float] = []
+        self._inner: tuple[float, float, float] | None = None
         self.trajectories = 0
 
     def add(self, values: Sequence[float]) -> None:
         """Those of one trajectory."""
         self.trajectories += 1
+        self._inner = None
         for value in values:
             insort(self._ordered, value)
 
     def drop(self, values: Sequence[float]) -> None:
         """The same, once added."""
         self.trajectories -= 1
+        self._inner = None
         for value in values:
             del self._ordered[bisect_left(self._ordered, value)]
 
-    def quantiles(self, levels: Sequence[float]) -> list[float]:
-        """Each moved outwards for how few trajectories the errors come from; the median is not."""
+    def quantiles(self, miss: float) -> tuple[float, float, float, float, float]:
+        """``miss``, 0.1, 0.5, 0.9 and 1 - ``miss``.
+
+        Each is moved outwards for how few trajectories the errors come from; the median is not.
+        """
         if not self.trajectories:
-            return [-math.inf, -math.inf, 0.0, math.inf, math.inf]
-        return [self._quantile(level) for level in levels]
+            return -math.inf, -math.inf, 0.0, math.inf, math.inf
+        if self._inner is None:
+            ordered, last = self._ordered, len(self._ordered) - 1
+            median = 0.5 * (ordered[last // 2] + ordered[(last + 1) // 2])
+            self._inner = self._quantile(0.1), median, self._quantile(0.9)
+        return self._quantile(miss), *self._inner, self._quantile(1.0 - miss)
 
     def _quantile(self, level: float) -> float:
         ordered, last = self._ordered, len(self._ordered) - 1
-        if level == 0.5:
-            return 0.5 * (ordered[last // 2] + ordered[(last + 1) // 2])
         count = self.trajectories
         widened = level * (count + 1) / count - (level < 0.5) / count
         if not 0.0 <= widened <= 1.0:

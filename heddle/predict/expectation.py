@@ -70,6 +70,8 @@ class Expectation:
     def __init__(self) -> None:
         self._state = _State()
         self._table: Floats | None = None
+        self._shares: list[float] | None = None
+        """Weights of the opinions, until one is judged again."""
 
     def relative(self, cells: Ints, remaining: Floats) -> Floats:
         """By which share of the mean of its step each exceeds it: what a regression on tokens learns."""
@@ -90,14 +92,20 @@ class Expectation:
         """The points of one trajectory, judged by what was known before it."""
         state, means = self._state, self._means(cells)
         typical, linear = self._ratios(deviations, excess)
-        errors = np.mean((means * np.stack((np.ones(len(cells)), typical, linear)) - remaining) ** 2, axis=1)
+        opinions = np.array((means, means * typical, means * linear))
+        opinions -= remaining
+        opinions *= opinions
+        errors = (np.add.reduce(opinions, axis=1) / len(cells)).tolist()
         state.judged = min(state.judged + 1.0, MEMORY)
-        state.spread += (float(errors[0]) - state.spread) / state.judged
-        factor = state.excess * float(typical.mean())
+        state.spread += (errors[0] - state.spread) / state.judged
+        factor = state.excess * float(np.add.reduce(typical) / len(cells))
         state.excess += (factor - state.excess) / state.judged
-        costs = np.minimum(errors / max(state.spread, 1.0), WORST)
+        scale = max(state.spread, 1.0)
         fade = 0.5 ** (1.0 / HALF_LIFE)
-        state.losses = [fade * loss + cost for loss, cost in zip(state.losses, costs.tolist(), strict=True)]
+        self._shares = None
+        state.losses = [
+            fade * loss + min(error / scale, WORST) for loss, error in zip(state.losses, errors, strict=True)
+        ]
 
     def learn(self, cells: Sequence[int], remaining: Sequence[float]) -> None:
         """What remained at the points of one trajectory."""
@@ -113,7 +121,7 @@ class Expectation:
         state.counts = [min(known, count) for known in state.counts]
         state.judged = min(state.judged, count)
         state.losses = [0.0] * OPINIONS
-        self._table = None
+        self._table = self._shares = None
 
     def save(self) -> Json:
         """Everything."""
@@ -121,7 +129,7 @@ class Expectation:
 
     def restore(self, state: Json) -> None:
         """Raises ``pydantic.ValidationError``."""
-        self._state, self._table = _STATE.validate_python(state), None
+        self._state, self._table, self._shares = _STATE.validate_python(state), None, None
 
     def _ratios(self, deviations: Floats, excess: Floats) -> tuple[Floats, Floats]:
         """Of the second and of the third opinion to the first."""
@@ -131,10 +139,12 @@ class Expectation:
 
     def _weights(self) -> list[float]:
         """Of the opinions; their sum is 1."""
-        least = min(self._state.losses)
-        shares = [math.exp(RATE * (least - loss)) for loss in self._state.losses]
-        whole = sum(shares)
-        return [share / whole for share in shares]
+        if self._shares is None:
+            least = min(self._state.losses)
+            shares = [math.exp(RATE * (least - loss)) for loss in self._state.losses]
+            whole = sum(shares)
+            self._shares = [share / whole for share in shares]
+        return self._shares
 
     def _means(self, cells: Ints) -> Floats:
         """At least 1 token. A cell that nobody reached is like the one before it."""
@@ -143,11 +153,11 @@ class Expectation:
         return self._table[cells]
 
     def _smoothed(self) -> Floats:
-        table = np.empty(MOST_CELLS)
+        table, borrowed = [], 0.0
         before = self._state.means[0]
-        for cell, (count, mean) in enumerate(zip(self._state.counts, self._state.means, strict=True)):
-            borrowed = BORROWED if cell else 0.0
+        for count, mean in zip(self._state.counts, self._state.means, strict=True):
             if count:
                 before = (count * mean + borrowed * before) / (count + borrowed)
-            table[cell] = before
+            table.append(before)
+            borrowed = BORROWED
         return np.maximum(table, 1.0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from heddle.predict.buckets import COUNT, Floats, Ints
+from heddle.predict.buckets import COUNT, Floats
 
 MEMORY = 400.0
 """Values that a mean remembers."""
@@ -63,20 +63,21 @@ class Levels:
             return 1.0
         return float(max(0.05, self.total_square - self.total_mean**2) ** 0.5)
 
-    def table(self) -> tuple[Floats, Floats, Floats]:
-        """Per bucket: expected log tokens, steps and tool seconds.
+    def table(self) -> Floats:
+        """Expected log tokens, steps and tool seconds by bucket: shape (3, ``COUNT``).
 
         A bucket borrows from the one before it, so that one that nobody reached equals its neighbour.
         """
-        tokens, steps, seconds = np.empty(COUNT), np.empty(COUNT), np.empty(COUNT)
-        before = (self.total_mean, self.steps[0], self.tool_seconds[0])
-        for bucket in range(COUNT):
-            count = self.counts[bucket]
-            share = BORROWED / (count + BORROWED) if bucket or not count else 0.0
-            own = (self.tokens[bucket], self.steps[bucket], self.tool_seconds[bucket])
-            mixed = tuple(share * b + (1.0 - share) * o for b, o in zip(before, own, strict=True))
-            tokens[bucket], steps[bucket], seconds[bucket] = before = mixed[0], mixed[1], mixed[2]
-        return tokens, steps, seconds
+        shares = [BORROWED / (count + BORROWED) for count in self.counts]
+        if self.counts[0]:
+            shares[0] = 0.0
+        return np.array(
+            [
+                _borrowing(self.total_mean, self.tokens, shares),
+                _borrowing(self.steps[0], self.steps, shares),
+                _borrowing(self.tool_seconds[0], self.tool_seconds, shares),
+            ]
+        )
 
     def relearn(self, count: float) -> None:
         """Trust what is known no more than ``count`` values: the next ones decide."""
@@ -84,7 +85,10 @@ class Levels:
         self.total_count = min(self.total_count, count)
 
 
-def at(table: Floats, buckets: Ints) -> Floats:
-    """The table's value for each bucket."""
-    found: Floats = table[buckets]
-    return found
+def _borrowing(before: float, means: Sequence[float], shares: Sequence[float]) -> list[float]:
+    """Each mean with its share of the one before it."""
+    mixed = []
+    for share, own in zip(shares, means, strict=True):
+        before = share * before + (1.0 - share) * own
+        mixed.append(before)
+    return mixed

@@ -22,23 +22,17 @@ RECENT = 8
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """What is expected at some points; arrays have one entry (``rows``: one row) a point.
+    """What is expected at some points; arrays have one entry a point, but where their shape is told."""
 
-    Logarithms are of 1 + tokens; NaN where nothing is known.
-    """
-
+    known: bool
+    """Whether any ending was seen; the other estimates mean nothing before."""
     buckets: Ints
     rows: Floats
     """The evidence: shape (points, columns)."""
-    expected: Floats
-    """Logarithm of the remaining tokens, before calibration."""
+    quantiles: Floats
+    """``LEVELS`` of the logarithm of 1 + the remaining tokens: shape (quantiles, points)."""
     tokens: Floats
     """Mean of the remaining tokens."""
-    least: Floats
-    low: Floats
-    median: Floats
-    high: Floats
-    most: Floats
     steps: Floats
     """Remaining steps."""
     tool_seconds: Floats
@@ -48,19 +42,19 @@ class Estimates:
         self, points: Sequence[Point], max_tokens: Sequence[int], model: str
     ) -> list[Prediction | None]:
         """In the order of ``points``; no more than is left of ``max_tokens`` each."""
-        if np.isnan(self.expected).any():
+        if not self.known:
             return [None] * len(points)
-        left = np.array([most - p.generated_tokens for most, p in zip(max_tokens, points, strict=True)])
-        ceiling = np.log1p(np.maximum(left, 0))
-        quantiles = np.stack((self.median, self.low, self.high, self.least, self.most))
-        tokens = np.expm1(np.clip(quantiles, 0.0, ceiling)).tolist()
-        expected = np.clip(self.tokens, 0.0, np.maximum(left, 0)).tolist()
+        left = np.array(
+            [max(0, most - p.generated_tokens) for most, p in zip(max_tokens, points, strict=True)]
+        )
+        tokens = np.expm1(np.minimum(np.maximum(self.quantiles, 0.0), np.log1p(left))).tolist()
+        expected = np.minimum(np.maximum(self.tokens, 0.0), left).tolist()
         steps, seconds = self.steps.tolist(), self.tool_seconds.tolist()
         return [
             Prediction(
                 median, low, high, point.steps_done, model, least, most, mean, steps_left, seconds_left
             )
-            for point, median, low, high, least, most, mean, steps_left, seconds_left in zip(
+            for point, least, low, median, high, most, mean, steps_left, seconds_left in zip(
                 points, *tokens, expected, steps, seconds, strict=True
             )
         ]
@@ -87,8 +81,8 @@ class OpenPaths:
     def add(self, points: Sequence[Point], estimates: Estimates) -> None:
         """A newer estimate after the same step takes the place of the older."""
         paths = self._paths
-        columns = (estimates.low.tolist(), estimates.median.tolist(), estimates.high.tolist())
-        told = map(Estimated, points, estimates.buckets.tolist(), estimates.rows, *columns)
+        _, low, median, high, _ = estimates.quantiles.tolist()
+        told = map(Estimated, points, estimates.buckets.tolist(), estimates.rows, low, median, high)
         for point, estimated in zip(points, told, strict=True):
             path = paths.get(point.trajectory_id)
             if path is None:

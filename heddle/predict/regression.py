@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heddle.predict.buckets import Floats
+from heddle.predict.buckets import STAGES, Floats, Ints
 
 HALF_LIFE = 1000.0
 """Finished trajectories after which an observation counts half."""
@@ -25,21 +25,10 @@ STAGE_PULL = 300.0
 
 TARGETS = 2
 
-STAGE_STARTS = (1.0, 3.0, 6.0)
-"""Finished steps at which a stage begins, after the first."""
-
-STAGES = len(STAGE_STARTS) + 1
-
-_STARTS = np.array(STAGE_STARTS)
 _NOTHING = 1e-9
 """Observations that stand for none, so that the prior alone decides."""
 
 _FADE = 0.5 ** (1.0 / HALF_LIFE)
-
-
-def stage_of(steps_done: Floats) -> Floats:
-    """The stage of each number of finished steps: from the prompt alone, early, late."""
-    return np.searchsorted(_STARTS, steps_done, side="right").astype(np.float64)
 
 
 class OnlineRidge:
@@ -56,11 +45,16 @@ class OnlineRidge:
         """Of each stage: products of rows (1, columns..., targets...)."""
         self._solved: tuple[Floats, Floats] | None = None
 
-    def learn(self, rows: Floats, targets: Floats, stages: Floats, weights: Floats, endings: int) -> None:
+    @property
+    def columns(self) -> int:
+        """Of a row of evidence."""
+        return len(self._prior)
+
+    def learn(self, rows: Floats, targets: Floats, stages: Ints, weights: Floats, endings: int) -> None:
         """The points of a few finished trajectories: ``rows`` (n, columns), ``targets`` (n, ``TARGETS``), and
         (n,) for the others; each counts as its weight."""
         self._sums *= _FADE**endings
-        full = np.column_stack((np.ones(len(rows)), rows, targets))
+        full = np.concatenate((np.ones((len(rows), 1)), rows, targets), axis=1)
         weighed = weights[:, None] * full
         for stage in range(STAGES):
             chosen = stages == stage
@@ -68,14 +62,13 @@ class OnlineRidge:
                 self._sums[stage] += full[chosen].T @ weighed[chosen]
         self._solved = None
 
-    def predict(self, rows: Floats, stages: Floats) -> Floats:
+    def predict(self, rows: Floats, stages: Ints) -> Floats:
         """Shape (n, ``TARGETS``)."""
         if self._solved is None:
             _, common = _solve(self._sums.sum(axis=0, keepdims=True), self._prior, PULL)
             self._solved = _solve(self._sums, common, STAGE_PULL)
         intercepts, weights = self._solved
-        chosen = stages.astype(np.intp)
-        estimate: Floats = intercepts[chosen] + np.einsum("ij,ijk->ik", rows, weights[chosen])
+        estimate: Floats = intercepts[stages] + np.einsum("ij,ijk->ik", rows, weights[stages])
         return estimate
 
     def relearn(self, share: float) -> None:
@@ -103,13 +96,14 @@ def _solve(sums: Floats, prior: Floats, pull: float) -> tuple[Floats, Floats]:
     ``prior``; ``sums``: shape (k, size, size)."""
     n = np.maximum(sums[:, :1, :1], _NOTHING)
     means = sums[:, :1, 1:] / n
-    spread = sums[:, 1:, 1:] / n - means.transpose(0, 2, 1) * means
-    evidence, targets = slice(None, -TARGETS), slice(-TARGETS, None)
-    variances = np.diagonal(spread, axis1=1, axis2=2)[:, evidence]
-    scale = np.sqrt(np.maximum(variances, 1e-6))[:, :, None]
-    gram = spread[:, evidence, evidence] / (scale * scale.transpose(0, 2, 1))
-    gram += pull / n * np.eye(gram.shape[-1])
-    wanted = spread[:, evidence, targets] / scale + (pull / n) * prior * scale
+    evidence, targets = means[:, :, :-TARGETS], means[:, :, -TARGETS:]
+    spread = sums[:, 1:-TARGETS, 1:] / n - evidence.transpose(0, 2, 1) * means
+    diagonal = spread.diagonal(axis1=1, axis2=2)
+    scale = np.sqrt(np.maximum(diagonal, 1e-6))[:, :, None]
+    pulled = pull / n
+    gram = spread[:, :, :-TARGETS] / (scale * scale.transpose(0, 2, 1))
+    gram.reshape(len(gram), -1)[:, :: gram.shape[-1] + 1] += pulled[:, 0]
+    wanted = spread[:, :, -TARGETS:] / scale + pulled * prior * scale
     weights = np.linalg.solve(gram, wanted) / scale
-    intercepts = means[:, :, targets] - means[:, :, evidence] @ weights
+    intercepts = targets - evidence @ weights
     return intercepts[:, 0, :], weights

@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 
 import numpy as np
 from pydantic import TypeAdapter
 
 from heddle.errors import ConfigError
-from heddle.predict.buckets import Floats, Ints, bucket_of, cells_of
+from heddle.predict.buckets import Floats, Ints, places_of
 from heddle.predict.cohorts import Cohorts
 from heddle.predict.conformal import KEPT_AT_ALARM, Calibrator
 from heddle.predict.expectation import Expectation
 from heddle.predict.levels import Levels
 from heddle.predict.open_paths import Estimated, Estimates
 from heddle.predict.point import Point
-from heddle.predict.regression import OnlineRidge, stage_of
+from heddle.predict.regression import OnlineRidge
 from heddle.predict.sources import Context, Ended, Source
 from heddle.predict.trust import Judgement, TrustWindow
 from heddle.types import Json, JsonWritable, Prediction, TrajectoryId, TrajectoryView, Trust
@@ -52,16 +52,15 @@ class _Ending:
     total_tokens: int
     total_steps: int
     tool_seconds: float
+    remaining: Sequence[int] = field(init=False)
+    """Tokens that remained at each point."""
+    log_remaining: Floats = field(init=False)
+    """Logarithms of 1 + those."""
 
-    @property
-    def log_remaining(self) -> Floats:
-        """Logarithm of 1 + the tokens that remained at each point."""
-        return np.log1p([self.total_tokens - e.point.generated_tokens for e in self.path])
-
-    @property
-    def weights(self) -> Floats:
-        """What each point counts for: those of a long trajectory less."""
-        return np.full(len(self.path), len(self.path) ** -0.5)
+    def __post_init__(self) -> None:
+        remaining = [self.total_tokens - e.point.generated_tokens for e in self.path]
+        object.__setattr__(self, "remaining", remaining)
+        object.__setattr__(self, "log_remaining", np.log1p(remaining))
 
     def judgement(self) -> Judgement | None:
         """What was said on the way, beside what came; ``None`` where nothing was said."""
@@ -83,6 +82,9 @@ class Workload:
         self._levels = Levels()
         self._tables = self._levels.table()
         self._ridge = OnlineRidge(np.array([weight for source in sources for weight in source.prior]))
+        ends = np.cumsum([0, *(len(source.prior) for source in sources)]).tolist()
+        self._columns = [(s, slice(*ends)) for s, ends in zip(sources, pairwise(ends), strict=True)]
+        """Each source and its part of a row."""
         self._expectation = Expectation()
         self._calibrator = Calibrator()
         self._trust = TrustWindow()
@@ -96,37 +98,35 @@ class Workload:
         """What is expected to remain at each point."""
         for point in points:
             self._cohorts.begin(point.trajectory_id)
-        steps_done = np.array([point.steps_done for point in points], dtype=np.float64)
-        context = self._context(steps_done)
-        buckets, levels = context.buckets, context.levels
-        rows = np.stack([c for s in self._sources for c in s.columns(points, context)], axis=1)
-        if self._levels.total_count:
-            deviations, excess = self._ridge.predict(rows, stage_of(steps_done)).T
+        buckets, stages, cells = places_of([point.steps_done for point in points])
+        levels, steps, tool_seconds = self._tables[:, buckets]
+        context = self._context(buckets, levels)
+        rows = np.zeros((len(points), self._ridge.columns))
+        for source, columns in self._columns:
+            source.fill(points, context, rows[:, columns])
+        known = self._levels.total_count > 0.0
+        if known:
+            deviations, excess = self._ridge.predict(rows, stages).T
             expected = levels + deviations
         else:
             deviations = excess = np.zeros(len(points))
             expected = np.full(len(points), np.nan)
-        offsets = self._calibrator.calibration()
-        _, steps, tool_seconds = self._tables
         return Estimates(
+            known=known,
             buckets=buckets,
             rows=rows,
-            expected=expected,
-            tokens=self._expectation.estimate(cells_of(steps_done), deviations, excess),
-            least=expected + offsets.least[buckets],
-            low=expected + offsets.low[buckets],
-            median=expected + offsets.median[buckets],
-            high=expected + offsets.high[buckets],
-            most=expected + offsets.most[buckets],
-            steps=steps[buckets],
-            tool_seconds=tool_seconds[buckets],
+            quantiles=expected + self._calibrator.offsets()[:, buckets],
+            tokens=self._expectation.estimate(cells, deviations, excess),
+            steps=steps,
+            tool_seconds=tool_seconds,
         )
 
     def observe_step(self, point: Point) -> None:
         """A step of an open trajectory was generated."""
         if not self._learned:
             return
-        context = self._context(np.array([point.steps_done], dtype=np.float64))
+        buckets = places_of([point.steps_done]).buckets
+        context = self._context(buckets, self._tables[0, buckets])
         for source in self._sources:
             source.observe_step(point, context)
 
@@ -153,7 +153,8 @@ class Workload:
             return
         ending = _Ending(path, total, trajectory.steps_done, trajectory.tool_seconds)
         if not self._learned:
-            self._learn_levels(ending)
+            places = places_of([e.point.steps_done for e in path])
+            self._learn_levels(ending, places.buckets.tolist(), places.cells.tolist())
             self._tables = self._levels.table()
         surprise = math.log1p(total) - self._levels.total_mean if self._learned else 0.0
         for source in self._sources:
@@ -204,61 +205,52 @@ class Workload:
         for source in self._sources:
             source.restore(saved.sources[source.name])
 
-    def _context(self, steps_done: Floats) -> Context:
-        buckets = bucket_of(steps_done)
-        levels = self._levels
-        return Context(levels.total_mean, levels.total_deviation, buckets, self._tables[0][buckets])
+    def _context(self, buckets: Ints, levels: Floats) -> Context:
+        return Context(self._levels.total_mean, self._levels.total_deviation, buckets, levels)
 
     def _learn(self, endings: Sequence[_Ending]) -> None:
         """What was expected is judged first, by what was known before any of these endings."""
-        steps_done = np.array(
-            [e.point.steps_done for ending in endings for e in ending.path], dtype=np.float64
-        )
-        rows = np.stack([e.row for ending in endings for e in ending.path])
+        buckets, stages, cells = places_of([e.point.steps_done for ending in endings for e in ending.path])
+        rows = np.array([e.row for ending in endings for e in ending.path])
         remaining = np.concatenate([ending.log_remaining for ending in endings])
         tokens = np.expm1(remaining)
-        cells = cells_of(steps_done)
         bounds = np.cumsum([0, *(len(ending.path) for ending in endings)]).tolist()
         slices = [slice(start, end) for start, end in pairwise(bounds)]
         if self._learned:
-            deviations, excess = self._ridge.predict(rows, stage_of(steps_done)).T
-            expected = self._context(steps_done).levels + deviations
+            deviations, excess = self._ridge.predict(rows, stages).T
+            expected = self._tables[0, buckets] + deviations
             for part in slices:
                 self._expectation.judge(cells[part], deviations[part], excess[part], tokens[part])
-            self._judge(endings, slices, bucket_of(steps_done), remaining - expected)
+            self._judge(endings, slices, buckets, remaining - expected)
         else:
             # Until now the means were those of the first to end, which are the shortest.
             self._levels, self._expectation, self._learned = Levels(), Expectation(), True
-        for ending in endings:
-            self._learn_levels(ending)
-        self._tables = self._levels.table()
-        context = self._context(steps_done)
-        residuals = remaining - context.levels
-        targets = np.column_stack((residuals, self._expectation.relative(cells, tokens)))
-        weights = np.concatenate([e.weights for e in endings])
-        self._ridge.learn(rows, targets, stage_of(steps_done), weights, len(endings))
         for ending, part in zip(endings, slices, strict=True):
-            surprise = math.log1p(ending.total_tokens) - context.log_total
+            self._learn_levels(ending, buckets[part].tolist(), cells[part].tolist())
+        self._tables = self._levels.table()
+        residuals = remaining - self._tables[0, buckets]
+        targets = np.stack((residuals, self._expectation.relative(cells, tokens)), axis=1)
+        weights = np.array([len(e.path) ** -0.5 for e in endings for _ in e.path])
+        self._ridge.learn(rows, targets, stages, weights, len(endings))
+        for ending, part in zip(endings, slices, strict=True):
+            surprise = math.log1p(ending.total_tokens) - self._levels.total_mean
             points = [e.point for e in ending.path]
-            ended = Ended(points, context.buckets[part], residuals[part], ending.total_tokens, surprise)
+            ended = Ended(points, buckets[part], residuals[part], ending.total_tokens, surprise)
             for source in self._sources:
                 source.learn(ended)
 
-    def _learn_levels(self, ending: _Ending) -> None:
+    def _learn_levels(self, ending: _Ending, buckets: Sequence[int], cells: Sequence[int]) -> None:
         steps = [ending.total_steps - e.point.steps_done for e in ending.path]
         seconds = [ending.tool_seconds - e.point.tool_seconds for e in ending.path]
-        buckets = [e.bucket for e in ending.path]
         self._levels.add_total(math.log1p(ending.total_tokens))
         self._levels.add(buckets, ending.log_remaining.tolist(), steps, seconds)
-        cells = cells_of(np.array([float(e.point.steps_done) for e in ending.path])).tolist()
-        left = [ending.total_tokens - e.point.generated_tokens for e in ending.path]
-        self._expectation.learn(cells, left)
+        self._expectation.learn(cells, ending.remaining)
 
     def _judge(
         self, endings: Sequence[_Ending], slices: Sequence[slice], buckets: Ints, errors: Floats
     ) -> None:
         """Compare what was said on the way with what came, and calibrate by what would be said now."""
-        alarm, known = False, self._calibrator.calibration()
+        alarm, known = False, self._calibrator.offsets()
         for ending, part in zip(endings, slices, strict=True):
             judgement = ending.judgement()
             if judgement is not None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lives import life, stream
 
 from heddle.predict import make_predictor
-from heddle.predict.buckets import bucket_of, cell_of
+from heddle.predict.buckets import MOST_CELLS, STAGE_STARTS, STARTS, cell_of, places_of
 from heddle.predict.evaluation.scores import score
 from heddle.predict.open_paths import RECENT, Estimates, OpenPaths
 from heddle.predict.point import Point
@@ -23,9 +23,8 @@ def walked(steps: int) -> OpenPaths:
     for steps_done in range(steps + 1):
         point = Point(NAME, GroupId("g"), None, steps_done, 10 * steps_done, 0, 0, 0.0, NO_STEP)
         one = np.zeros(1)
-        rows = np.zeros((1, 2))
-        buckets = bucket_of(np.array([float(steps_done)]))
-        paths.add([point], Estimates(buckets, rows, one, one, one, one, one, one, one, one, one))
+        buckets = places_of([steps_done]).buckets
+        paths.add([point], Estimates(True, buckets, np.zeros((1, 2)), np.zeros((5, 1)), one, one, one))
     return paths
 
 
@@ -51,6 +50,18 @@ def test_few_points_are_kept_of_a_long_life() -> None:
 def test_cells_are_in_order(steps: int) -> None:
     """And none is left out."""
     assert cell_of(steps + 1) - cell_of(steps) in (0, 1)
+
+
+@given(st.lists(st.integers(0, 10_000), min_size=2, max_size=8))
+def test_one_point_is_placed_like_one_of_many(steps: list[int]) -> None:
+    """By the starts of buckets and stages, and by its cell."""
+    buckets, stages, cells = (array.tolist() for array in places_of(steps))
+    for index, done in enumerate(steps):
+        alone = places_of([done])
+        assert [array.item() for array in alone] == [buckets[index], stages[index], cells[index]]
+        assert buckets[index] == sum(start <= done for start in STARTS) - 1
+        assert stages[index] == sum(start <= done for start in STAGE_STARTS) - 1
+        assert cells[index] == min(cell_of(done), MOST_CELLS - 1)
 
 
 def test_the_latest_points_are_at_hand_for_late_estimates() -> None:

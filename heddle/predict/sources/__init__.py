@@ -55,8 +55,8 @@ class Source(Protocol):
         """Weight of each column before anything is learned."""
         ...
 
-    def columns(self, points: Sequence[Point], context: Context) -> Sequence[Floats]:
-        """One array a column, each of one entry a point."""
+    def fill(self, points: Sequence[Point], context: Context, rows: Floats) -> None:
+        """Write what is known of each point; ``rows``: zeros of shape (points, columns)."""
         ...
 
     def observe_step(self, point: Point, context: Context) -> None:

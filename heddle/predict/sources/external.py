@@ -25,13 +25,13 @@ class ExternalModel(SilentSource):
         self._totals: dict[TrajectoryId, float] = {}
         """Estimated tokens of the whole trajectory."""
 
-    def columns(self, points: Sequence[Point], context: Context) -> Sequence[Floats]:
+    def fill(self, points: Sequence[Point], context: Context, rows: Floats) -> None:
         if not self._totals:
-            return (np.zeros(len(points)),)
+            return
         totals = np.array([self._totals.get(p.trajectory_id, np.nan) for p in points])
         generated = np.array([p.generated_tokens for p in points], dtype=np.float64)
         left = np.log1p(np.maximum(totals - generated, 1.0))
-        return (np.where(np.isnan(totals), 0.0, left - context.levels),)
+        rows[:, 0] = np.where(np.isnan(totals), 0.0, left - context.levels)
 
     def observe_estimate(self, point: Point, estimate: Prediction) -> None:
         if estimate.model == self.name:

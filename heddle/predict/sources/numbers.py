@@ -17,7 +17,7 @@ class Numbers(SilentSource):
     name = "numbers"
     prior = (0.0,) * 8
 
-    def columns(self, points: Sequence[Point], context: Context) -> Sequence[Floats]:
+    def fill(self, points: Sequence[Point], context: Context, rows: Floats) -> None:
         # One flat list: numpy reads it in half the time that it takes for tuples.
         flat = [
             number
@@ -33,5 +33,6 @@ class Numbers(SilentSource):
                 step.tool_seconds or 0.0,
             )
         ]
-        counts = np.log1p(np.array(flat, dtype=np.float64).reshape(len(points), -1).T)
-        return (*counts, counts[1] - counts[0])
+        counts = np.array(flat, dtype=np.float64).reshape(len(points), -1)
+        np.log1p(counts, out=rows[:, :-1])
+        np.subtract(rows[:, 1], rows[:, 0], out=rows[:, -1])

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-import numpy as np
 from pydantic import TypeAdapter
 
 from heddle.predict.buckets import Floats
@@ -39,11 +38,15 @@ class PromptHistory(SilentSource):
         self._prompts: OrderedDict[str, tuple[float, float]] = OrderedDict()
         """Count and mean surprise, by key."""
 
-    def columns(self, points: Sequence[Point], context: Context) -> Sequence[Floats]:
-        known, nothing = self._prompts, (0.0, 0.0)
-        pairs = [known.get(p.prompt_key, nothing) if p.prompt_key is not None else nothing for p in points]
-        counts, means = map(np.array, zip(*pairs, strict=True))
-        return (means * counts / (counts + DOUBT),)
+    def fill(self, points: Sequence[Point], context: Context, rows: Floats) -> None:
+        known = self._prompts
+        if not known:
+            return
+        for index, point in enumerate(points):
+            found = None if point.prompt_key is None else known.get(point.prompt_key)
+            if found is not None:
+                count, mean = found
+                rows[index, 0] = mean * count / (count + DOUBT)
 
     def learn(self, ended: Ended) -> None:
         key = ended.points[0].prompt_key

@@ -13,8 +13,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from heddle.predict.buckets import Floats
 from heddle.predict.point import Point
 from heddle.predict.sources import Context, SilentSource
@@ -50,15 +48,16 @@ class Siblings(SilentSource):
         self._groups: OrderedDict[GroupId, _Group] = OrderedDict()
         self._group_of: dict[TrajectoryId, GroupId] = {}
 
-    def columns(self, points: Sequence[Point], context: Context) -> Sequence[Floats]:
+    def fill(self, points: Sequence[Point], context: Context, rows: Floats) -> None:
         groups, nothing = self._groups, (0.0, 0.0)
+        if not groups:
+            return
         pairs = [
             nothing if group is None else _evidence(group, point)
             for point in points
             for group in (groups.get(point.group_id),)
         ]
-        expected, ended = zip(*pairs, strict=True)
-        return np.array(expected), np.array(ended)
+        rows[:] = pairs
 
     def observe_step(self, point: Point, context: Context) -> None:
         group = self._groups.get(point.group_id)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-import numpy as np
-
 from heddle.predict.buckets import Floats
 from heddle.predict.point import Point
 from heddle.predict.sources import Context, Ended, SilentSource
@@ -28,7 +26,7 @@ class ToolState(SilentSource):
     def __init__(self) -> None:
         self._tree = EvidenceTree()
 
-    def columns(self, points: Sequence[Point], context: Context) -> Sequence[Floats]:
+    def fill(self, points: Sequence[Point], context: Context, rows: Floats) -> None:
         known: dict[Hashable, float] = {}
         column = []
         for point, bucket in zip(points, context.buckets.tolist(), strict=True):
@@ -37,7 +35,7 @@ class ToolState(SilentSource):
             if estimate is None:
                 estimate = known[state] = self._tree.estimate(self._paths(point, bucket))
             column.append(estimate)
-        return (np.array(column),)
+        rows[:, 0] = column
 
     def learn(self, ended: Ended) -> None:
         triples = zip(ended.points, ended.buckets.tolist(), ended.residuals.tolist(), strict=True)

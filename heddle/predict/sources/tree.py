@@ -45,12 +45,17 @@ class EvidenceTree:
 
     def add(self, paths: Sequence[str], value: float) -> None:
         """A trajectory came through these nodes, and ``value`` turned out to be true."""
+        nodes = self._nodes
         for path in paths:
-            count, mean = self._nodes.pop(path, (0.0, 0.0))
-            count = min(count + 1.0, MEMORY)
-            self._nodes[path] = (count, mean + (value - mean) / count)
-        while len(self._nodes) > MOST_NODES:
-            self._nodes.popitem(last=False)
+            node = nodes.get(path)
+            if node is None:
+                nodes[path] = (1.0, value)
+                continue
+            count = min(node[0] + 1.0, MEMORY)
+            nodes[path] = (count, node[1] + (value - node[1]) / count)
+            nodes.move_to_end(path)
+        while len(nodes) > MOST_NODES:
+            nodes.popitem(last=False)
 
     def relearn(self, count: float) -> None:
         """No node counts for more than so many values."""
