@@ -23,7 +23,7 @@ from heddle.cli.signals import interrupts, run_interruptible
 from heddle.cli.tasks import TaskFile
 from heddle.config import HeddleConfig
 from heddle.errors import InvalidRequest
-from heddle.export.files import LineWriter
+from heddle.export.files import LineWriter, line_writer
 from heddle.records import decode_trajectory
 from heddle.types import TrajectoryStatus
 
@@ -73,7 +73,7 @@ def run(config: HeddleConfig, tasks: TaskFile, request: BatchRequest, out: Path,
     """Run the batch, show its results and return the exit code."""
     if not out.parent.is_dir() or out.is_dir():
         raise InvalidRequest(f"{out} is not a file in an existing folder", path="--out")
-    with LineWriter(out, atomic=True) as sink, log_to_file(config):
+    with line_writer(out) as sink, log_to_file(config):
         try:
             summary, cancelled = run_interruptible(_run_in_process(config, request, sink))
         except InvalidRequest as exc:

@@ -21,14 +21,24 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import orjson
 
-from heddle.export.jsonl import LineWriter, RecordFileError, read_jsonl
+from heddle.export.jsonl import LineWriter, RecordFileError, line_writer, read_jsonl
 from heddle.export.parquet import read_parquet, write_parquet
 from heddle.export.selection import Excluded
 from heddle.export.slime import to_slime_samples
 from heddle.export.verl import to_verl
+from heddle.export.whole import OutputFileError, whole_file, writing
 from heddle.records import Trajectory
 
-__all__ = ["ExportFormat", "ExportSummary", "LineWriter", "RecordFileError", "export", "read_trajectories"]
+__all__ = [
+    "ExportFormat",
+    "ExportSummary",
+    "LineWriter",
+    "OutputFileError",
+    "RecordFileError",
+    "export",
+    "line_writer",
+    "read_trajectories",
+]
 
 ExportFormat: TypeAlias = Literal["jsonl", "parquet", "verl", "slime"]
 
@@ -46,12 +56,12 @@ def export(
 ) -> ExportSummary:
     """Write records to ``path``. ``verl`` and ``slime`` hold the whole batch in memory, the others do not.
 
-    ``pad_token_id`` is for ``verl`` only. Raises ``RecordFileError``; then nothing is left at ``path``
-    that was not there before.
+    ``pad_token_id`` is for ``verl`` only. Raises ``OutputFileError``, and what reading ``records`` raises;
+    then nothing is left at ``path`` that was not there before.
     """
     match fmt:
         case "jsonl":
-            with LineWriter(path, atomic=True) as out:
+            with line_writer(path) as out:
                 for trajectory in records:
                     out.write(trajectory)
             return ExportSummary(out.written)
@@ -61,7 +71,7 @@ def export(
             return _export_verl(records, path, pad_token_id)
         case "slime":
             selected = to_slime_samples(records)
-            with LineWriter(path, atomic=True) as out:
+            with line_writer(path) as out:
                 for sample in selected.samples:
                     out.write_line(orjson.dumps(sample))
             return ExportSummary(out.written, selected.excluded)
@@ -80,13 +90,6 @@ def _export_verl(records: Iterable[Trajectory], path: Path, pad_token_id: int) -
     # Object arrays would need pickle to load; as plain strings and integers they do not.
     labels = {name: np.array(values.tolist()) for name, values in batch.non_tensors.items()}
     arrays: dict[str, Any] = {**batch.tensors, **labels}
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:  # given a name instead, numpy would append ".npz" to it
-            np.savez_compressed(file, **arrays)
-        partial.replace(path)
-    except OSError as exc:
-        raise RecordFileError(f"cannot write {path}: {exc.strerror}") from exc
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(path) as file, writing(path):  # given a name instead, numpy would append ".npz" to it
+        np.savez_compressed(file, **arrays)
     return ExportSummary(len(batch.tensors["prompts"]), batch.excluded)

@@ -2,73 +2,47 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 from pydantic import ValidationError
 
 from heddle.errors import HeddleError
+from heddle.export.whole import whole_file, writing
 from heddle.records import Trajectory, decode_trajectory, encode_trajectory
 
 
 class RecordFileError(HeddleError):
-    """A file of records cannot be written, or read; the message names it, and the line or row."""
+    """A file of records cannot be read; the message names it, and the line or row."""
 
 
 class LineWriter:
-    """Writes JSON lines, each one flushed, so that a reader may follow the file while it grows.
+    """Writes JSON lines, each flushed, so that a reader may follow the file while it grows."""
 
-    With ``atomic`` the lines go to a ``.partial`` file beside ``path``, which takes its place when the block
-    ends well and is removed when it does not: nobody ever sees half a file. Raises ``RecordFileError``.
-    """
-
-    def __init__(self, path: Path, *, atomic: bool = False) -> None:
-        self._path = path
-        self._target = path.with_name(path.name + ".partial") if atomic else path
-        self._file = self._open()
+    def __init__(self, file: BinaryIO, path: Path) -> None:
         self.written = 0
+        self._file = file
+        self._path = path
 
     def write(self, trajectory: Trajectory) -> None:
-        """Append one record."""
+        """Append one record. Raises ``OutputFileError``."""
         self.write_line(encode_trajectory(trajectory))
 
     def write_line(self, record: bytes) -> None:
-        """Append a record that is encoded already."""
-        try:
+        """Append a record that is encoded already. Raises ``OutputFileError``."""
+        with writing(self._path):
             self._file.write(record + b"\n")
             self._file.flush()
-        except OSError as exc:
-            raise RecordFileError(f"cannot write {self._target}: {exc.strerror}") from exc
         self.written += 1
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        atomic = self._target != self._path
-        try:
-            with self._file as file:
-                if atomic and kind is None:
-                    file.flush()
-                    os.fsync(file.fileno())
-            if atomic and kind is None:
-                self._target.replace(self._path)
-        except OSError as exc:
-            raise RecordFileError(f"cannot finish {self._path}: {exc.strerror}") from exc
-        finally:
-            if atomic:
-                self._target.unlink(missing_ok=True)
-
-    def _open(self) -> BinaryIO:
-        try:
-            return self._target.open("wb")
-        except OSError as exc:
-            raise RecordFileError(f"cannot write {self._target}: {exc.strerror}") from exc
+@contextmanager
+def line_writer(path: Path) -> Iterator[LineWriter]:
+    """For a file that appears when the block ends well (:func:`whole_file`). Raises ``OutputFileError``."""
+    with whole_file(path) as file:
+        yield LineWriter(file, path)
 
 
 def read_jsonl(path: Path) -> Iterator[Trajectory]:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from heddle.export.jsonl import RecordFileError, first_problem
+from heddle.export.whole import whole_file, writing
 from heddle.records import Timing, Trajectory, decode_trajectory, encode_trajectory
 
 ROWS_PER_GROUP = 256
@@ -60,21 +61,15 @@ SCHEMA = pa.schema(
 def write_parquet(trajectories: Iterable[Trajectory], path: Path) -> int:
     """Write all records; returns their number. The file appears when it is complete.
 
-    Raises ``RecordFileError``.
+    Raises ``OutputFileError``.
     """
-    partial = path.with_name(path.name + ".partial")
     written = 0
     rest = iter(trajectories)
-    try:
-        with pq.ParquetWriter(partial, SCHEMA, compression="zstd") as writer:
-            while rows := [row_of(trajectory) for trajectory in islice(rest, ROWS_PER_GROUP)]:
+    with whole_file(path) as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
+        while rows := [row_of(trajectory) for trajectory in islice(rest, ROWS_PER_GROUP)]:
+            with writing(path):
                 writer.write_table(pa.Table.from_pylist(rows, schema=SCHEMA))
-                written += len(rows)
-        partial.replace(path)
-    except (OSError, pa.ArrowException) as exc:
-        raise RecordFileError(f"cannot write {path}: {exc}") from exc
-    finally:
-        partial.unlink(missing_ok=True)
+            written += len(rows)
     return written
 
 

@@ -93,8 +93,9 @@ def stop() -> asyncio.Event:
 @pytest.fixture
 def sink(tmp_path: Path) -> Iterator[LineWriter]:
     """Where the records go; each line is in the file at once."""
-    with LineWriter(tmp_path / "out.jsonl") as writer:
-        yield writer
+    path = tmp_path / "out.jsonl"
+    with path.open("wb") as file:
+        yield LineWriter(file, path)
 
 
 def written_ids(tmp_path: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -15,7 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heddle.export import parquet
-from heddle.export.files import ExportFormat, LineWriter, RecordFileError, export, read_trajectories
+from heddle.export.files import (
+    ExportFormat,
+    OutputFileError,
+    RecordFileError,
+    export,
+    line_writer,
+    read_trajectories,
+)
 from heddle.export.selection import Exclusion
 from heddle.export.slime import to_slime_samples
 from heddle.export.verl import to_verl
@@ -98,11 +106,12 @@ def test_slime_files_hold_one_sample_per_line(tmp_path: Path) -> None:
 def test_lines_can_be_followed_while_they_are_written(tmp_path: Path) -> None:
     """Each record is in the file when ``write`` returns."""
     path = tmp_path / "out.jsonl"
-    with LineWriter(path) as out:
+    with line_writer(path) as out:
         out.write(SOLVED)
-        assert list(read_trajectories(path)) == [SOLVED]
+        assert list(read_trajectories(tmp_path / "out.jsonl.partial")) == [SOLVED]
         out.write(WRONG)
     assert list(read_trajectories(path)) == [SOLVED, WRONG]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("fmt", ["jsonl", "parquet", "verl", "slime"])
@@ -123,8 +132,62 @@ def test_a_failed_export_leaves_the_old_file(fmt: ExportFormat, tmp_path: Path) 
 @pytest.mark.parametrize("fmt", ["jsonl", "parquet", "verl", "slime"])
 def test_an_unwritable_place_is_named(fmt: ExportFormat, tmp_path: Path) -> None:
     """The error carries the path."""
-    with pytest.raises(RecordFileError, match="nowhere/out"):
+    with pytest.raises(OutputFileError, match="nowhere/out"):
         export([SOLVED], tmp_path / "nowhere" / "out", fmt)
+
+
+@pytest.mark.parametrize("fmt", ["jsonl", "parquet", "verl", "slime"])
+def test_a_link_stays_one(fmt: ExportFormat, tmp_path: Path) -> None:
+    """The file behind it is replaced."""
+    (tmp_path / "there").mkdir()
+    real = tmp_path / "there" / "real"
+    real.write_text("old")
+    link = tmp_path / "link"
+    link.symlink_to(real)
+    export([SOLVED], link, fmt)
+    assert link.is_symlink()
+    assert real.read_bytes() != b"old"
+    assert list(real.parent.iterdir()) == [real]
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
+    """So are /dev/stdout and /dev/null: a rename over a device would take it from the whole machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        export([SOLVED], pipe, "jsonl")
+        assert os.read(reader, 1 << 16) == encode_trajectory(SOLVED) + b"\n"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("fmt", ["jsonl", "parquet", "verl", "slime"])
+def test_a_full_disk_is_an_error_that_names_the_file(fmt: ExportFormat) -> None:
+    """/dev/full refuses every byte."""
+    with pytest.raises(OutputFileError, match="cannot write /dev/full: No space left on device"):
+        export([SOLVED], Path("/dev/full"), fmt)
+    assert Path("/dev/full").is_char_device()
+
+
+def test_two_cannot_write_one_file(tmp_path: Path) -> None:
+    """The second is told so, and the first ends whole."""
+    path = tmp_path / "out.jsonl"
+    with line_writer(path) as out:
+        out.write(SOLVED)
+        with pytest.raises(OutputFileError, match="another process is writing it"):
+            export(ALL, path, "jsonl")
+        out.write(WRONG)
+    assert list(read_trajectories(path)) == [SOLVED, WRONG]
+
+
+def test_what_a_killed_writer_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    """Its lock went with it, and its bytes do not come back."""
+    (tmp_path / "out.jsonl.partial").write_bytes(b"torn" * 10_000)
+    export([SOLVED], tmp_path / "out.jsonl", "jsonl")
+    assert (tmp_path / "out.jsonl").read_bytes() == encode_trajectory(SOLVED) + b"\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out.jsonl"]
 
 
 @pytest.mark.parametrize(
