@@ -53,12 +53,27 @@ from heddle.cli.simulation_commands import register as register_simulation
 
 app = typer.Typer(
     name="heddle",
-    help="Orchestrates agentic RL rollouts: batches of prompts in, finished trajectories out.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def heddle(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Orchestrates agentic RL rollouts: batches of prompts in, finished trajectories out."""
 
 
 @app.command()
@@ -332,7 +347,8 @@ def model(
 def version(json: JsonFlag = False) -> None:
     """Print the version."""
     output = Output(json)
-    if output.json:
-        output.document({"version": __version__})
-    else:
-        output.text(f"heddle {__version__}")
+    with reported(output):
+        if output.json:
+            output.document({"version": __version__})
+        else:
+            output.text(f"heddle {__version__}")

@@ -82,6 +82,12 @@ def reported(output: Output) -> Iterator[None]:
     except HeddleError as exc:
         _report(output, code="failed", message=str(exc), path=None)
         raise SystemExit(ExitCode.FAILED) from exc
+    except BrokenPipeError:  # the reader has enough; Typer ends the command quietly
+        raise
+    except OSError as exc:
+        what = exc.strerror or str(exc)
+        output.note(f"heddle: {exc.filename}: {what}" if exc.filename else f"heddle: {what}")
+        raise SystemExit(ExitCode.FAILED) from exc
 
 
 def _report(output: Output, *, code: str, message: str, path: str | None) -> None:

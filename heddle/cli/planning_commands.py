@@ -175,7 +175,7 @@ def profile(
     out: Annotated[Path, typer.Option("--out", metavar="FILE.csv", help="Where the table goes.")],
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE.png", help="By default beside the table; needs heddle[plot]."),
+        typer.Option("--plot", metavar="FILE.png", help="By default beside the table; needs matplotlib."),
     ] = None,
     degrees: Annotated[
         str | None,

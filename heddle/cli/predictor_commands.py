@@ -19,7 +19,8 @@ DataArgument = Annotated[
     ),
 ]
 ModelsOption = Annotated[
-    str, typer.Option("--models", metavar="NAME,...", help="features, text; or none. Need heddle[learn].")
+    str,
+    typer.Option("--models", metavar="NAME,...", help="features, text; or none. They need the extra learn."),
 ]
 
 predictor = typer.Typer(

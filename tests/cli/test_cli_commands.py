@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+import typer
 from cli_builders import make_trajectory
+from rich.markup import render
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.testing import CliRunner, Result
 
 from heddle import __version__
@@ -41,6 +45,41 @@ def test_the_help_loads_nothing_heavy() -> None:
     )
     listed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert listed.stdout == "[]\n"
+
+
+def help_texts(command: object) -> Iterator[str]:
+    """All that a command and those below it say of themselves and of their options."""
+    assert isinstance(command, TyperCommand | TyperGroup)
+    yield command.help or ""
+    for parameter in command.params:
+        if isinstance(parameter, TyperOption | TyperArgument):
+            yield parameter.help or ""
+    if isinstance(command, TyperGroup):
+        for below in command.commands.values():
+            yield from help_texts(below)
+
+
+def test_no_help_loses_a_word_to_markup() -> None:
+    """The help is rendered as Rich's markup, which takes words in square brackets for styles."""
+    texts = list(help_texts(typer.main.get_command(app)))
+    assert len(texts) > 150
+    assert [text for text in texts if render(text).plain != text] == []
+
+
+def test_the_version_is_told_either_way() -> None:
+    """As a command and as the option that everybody tries first."""
+    said = [invoke("version").stdout, invoke("--version").stdout]
+    assert said == [f"heddle {__version__}\n"] * 2
+
+
+@pytest.mark.parametrize("command", [("version",), ("version", "--json"), ("tasks", "math"), ("presets",)])
+def test_a_full_disk_behind_stdout_is_one_line_on_stderr(command: tuple[str, ...]) -> None:
+    """No traceback, and a code that a script notices."""
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "heddle", *command], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (ended.returncode, ended.stderr) == (1, "heddle: No space left on device\n")
 
 
 def test_help_lists_every_command() -> None:
