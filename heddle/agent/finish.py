@@ -15,10 +15,10 @@ from heddle.agent.clock import TrajectoryClock
 from heddle.agent.link import Ending
 from heddle.agent.order import LoopServices, TrajectoryOrder
 from heddle.agent.ports import Reward
-from heddle.agent.tokens import TokenBuffer
-from heddle.records import Failure, FailureKind, PredictionRecord, StepRecord, Trajectory
+from heddle.agent.progress import Progress
+from heddle.records import Failure, FailureKind, Trajectory
 from heddle.store.gates import GateViolation, check
-from heddle.types import Message, StopReason, TrajectoryStatus
+from heddle.types import StopReason, TrajectoryStatus
 
 log = structlog.get_logger(__name__)
 
@@ -30,10 +30,7 @@ class FinishedRun:
     order: TrajectoryOrder
     ending: Ending
     reward: Reward | None
-    buffer: TokenBuffer
-    messages: tuple[Message, ...]
-    steps: tuple[StepRecord, ...]
-    predictions: tuple[PredictionRecord, ...]
+    progress: Progress
     clock: TrajectoryClock
 
 
@@ -51,7 +48,7 @@ async def finish(services: LoopServices, run: FinishedRun) -> StopReason:
 
 
 def _record(run: FinishedRun) -> Trajectory:
-    order, ending, reward = run.order, run.ending, run.reward
+    order, ending, reward, progress = run.order, run.ending, run.reward, run.progress
     return Trajectory(
         trajectory_id=order.trajectory_id,
         batch_id=order.batch_id,
@@ -64,15 +61,15 @@ def _record(run: FinishedRun) -> Trajectory:
         stop_reason=ending.reason,
         failure=_failure(ending),
         prompt_ids=list(order.prompt.prompt_ids),
-        response_ids=run.buffer.response_ids,
-        response_mask=run.buffer.response_mask,
-        response_logprobs=run.buffer.response_logprobs,
-        weight_versions=run.buffer.weight_versions,
-        steps=list(run.steps),
-        messages=list(run.messages),
+        response_ids=progress.buffer.response_ids,
+        response_mask=progress.buffer.response_mask,
+        response_logprobs=progress.buffer.response_logprobs,
+        weight_versions=progress.buffer.weight_versions,
+        steps=list(progress.steps),
+        messages=list(progress.messages),
         reward=None if reward is None else reward.value,
         reward_info={} if reward is None else dict(reward.info),
-        predictions=list(run.predictions),
+        predictions=list(progress.predictions),
         timing=run.clock.timing(),
         metadata=dict(order.prompt.metadata),
         sampling=order.sampling,

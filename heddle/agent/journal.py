@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol, TypeAlias
 
-import orjson
 from pydantic import TypeAdapter
 
 from heddle.agent.clock import TimingParts
-from heddle.agent.packed import PackedFloats, PackedIds, VersionRuns, pack
+from heddle.agent.packed import PackedFloats, PackedIds, VersionRuns, pack, unpack
 from heddle.agent.ports import ToolResult
 from heddle.records import MoveRecord, PredictionRecord, StepRecord, ToolCallRecord, Trajectory
 from heddle.store.gates import GateViolation
@@ -39,6 +39,8 @@ class GeneratedEntry:
     """Of the prompt's ids. A resumed trajectory must go on with the same model and the same prompt."""
     parts: TimingParts
     wall: float
+    message: Message | None = None
+    """The turn as decoded and parsed; ``None`` in entries of before, which leave both to their reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,8 @@ class JournalEntry:
 
     ``kind`` is ``generation`` (the sampled ids, with the forced prefix before them), ``observation``
     (appended ids), ``call_started`` or ``call_finished`` (of a tool that must not run twice), or ``resumed``
-    (the first of every attempt but 0). ``payload`` is the JSON that the agent loop wrote and alone
-    understands.
+    (the first of every attempt but 0). ``payload`` is what the agent loop wrote and alone
+    understands (``heddle.agent.packed``).
     """
 
     trajectory_id: TrajectoryId
@@ -114,11 +116,6 @@ class ResumedEntry:
 
 Entry: TypeAlias = GeneratedEntry | ObservedEntry | StartedCall | FinishedCall | ResumedEntry
 
-_GENERATED: TypeAdapter[GeneratedEntry] = TypeAdapter(GeneratedEntry)
-_OBSERVED: TypeAdapter[ObservedEntry] = TypeAdapter(ObservedEntry)
-_STARTED: TypeAdapter[StartedCall] = TypeAdapter(StartedCall)
-_FINISHED: TypeAdapter[FinishedCall] = TypeAdapter(FinishedCall)
-
 
 class TrajectoryJournal:
     """The journal of one attempt at one trajectory: numbers the entries."""
@@ -140,25 +137,48 @@ class TrajectoryJournal:
         """Returns when it is committed. Raises ``StoreError``."""
         sequence, self._next = self._next, self._next + 1
         await self._journal.append(
-            JournalEntry(self._trajectory_id, self.attempt, sequence, kind, orjson.dumps(entry, default=pack))
+            JournalEntry(self._trajectory_id, self.attempt, sequence, kind, pack(entry))
         )
 
 
 def decode_generated(payload: bytes) -> GeneratedEntry:
     """Raises ``pydantic.ValidationError`` on a foreign payload."""
-    return _GENERATED.validate_json(payload)
+    return unpack(_generated(), payload)
 
 
 def decode_observed(payload: bytes) -> ObservedEntry:
     """Raises ``pydantic.ValidationError`` on a foreign payload."""
-    return _OBSERVED.validate_json(payload)
+    return unpack(_observed(), payload)
 
 
 def decode_started(payload: bytes) -> StartedCall:
     """Raises ``pydantic.ValidationError`` on a foreign payload."""
-    return _STARTED.validate_json(payload)
+    return unpack(_started(), payload)
 
 
 def decode_finished(payload: bytes) -> FinishedCall:
     """Raises ``pydantic.ValidationError`` on a foreign payload."""
-    return _FINISHED.validate_json(payload)
+    return unpack(_finished(), payload)
+
+
+# Made when they are first needed: a start without open trajectories reads no entry.
+
+
+@cache
+def _generated() -> TypeAdapter[GeneratedEntry]:
+    return TypeAdapter(GeneratedEntry)
+
+
+@cache
+def _observed() -> TypeAdapter[ObservedEntry]:
+    return TypeAdapter(ObservedEntry)
+
+
+@cache
+def _started() -> TypeAdapter[StartedCall]:
+    return TypeAdapter(StartedCall)
+
+
+@cache
+def _finished() -> TypeAdapter[FinishedCall]:
+    return TypeAdapter(FinishedCall)

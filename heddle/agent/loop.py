@@ -32,13 +32,14 @@ from heddle.agent.link import Ending
 from heddle.agent.once import CallGuard
 from heddle.agent.order import LoopServices, TrajectoryOrder
 from heddle.agent.ports import Engine, Episode, Reward, StepOutcome, Turn
+from heddle.agent.progress import Progress, turn_text
+from heddle.agent.resume import Resumption
 from heddle.agent.room import TokenRoom
 from heddle.agent.segment import SampledArrays
 from heddle.agent.sessions import KeptSessions
-from heddle.agent.tokens import TokenBuffer
 from heddle.control.events import ToolsFinished, ToolsStarted, TrajectoryEnding, TrajectoryFinished
 from heddle.errors import ConfigError
-from heddle.records import MoveRecord, PredictionRecord, StepRecord
+from heddle.records import MoveRecord, StepRecord
 from heddle.types import FinishReason, Message, StopReason, TrajectoryStatus
 
 REWARD_DEADLINE_S = 120.0
@@ -52,18 +53,12 @@ class TrajectoryRun:
         self._services = services
         self.order = order
         self._clock = TrajectoryClock(services.now)
-        self._buffer = TokenBuffer(order.prompt.prompt_ids)
+        self._progress = Progress(order.prompt)
         self._sessions = KeptSessions(order.trajectory_id)
-        self._room = TokenRoom(order.limits, order.prompt, self._buffer, services.engine.context_tokens)
-        self._messages: list[Message] = list(order.prompt.messages)
-        self._steps: list[StepRecord] = []
-        self._predictions: list[PredictionRecord] = []
-        self._tool_calls = 0
-        self._invalid_in_a_row = 0
+        context_tokens = services.engine.context_tokens
+        self._room = TokenRoom(order.limits, order.prompt, self._progress.buffer, context_tokens)
         self._journal = TrajectoryJournal(services.journal, order.trajectory_id, order.attempt)
         self._tools = CallGuard(services.tools, self._journal, services.engine.max_tool_retries)
-        self._pending: StepRecord | None = None
-        """A step whose generation is journalled but not its observation."""
         self._generation: StepGeneration | None = None
         self._preempted_early = False
         """The grant was taken back before this coroutine came to ask for it."""
@@ -74,24 +69,24 @@ class TrajectoryRun:
 
     @property
     def context_tokens(self) -> int:
-        return len(self._buffer)
+        return len(self._progress.buffer)
 
     @property
     def sampled_tokens(self) -> int:
-        return self._buffer.sampled_tokens
+        return self._progress.buffer.sampled_tokens
 
     @property
     def steps_done(self) -> int:
-        return len(self._steps)
+        return len(self._progress.steps)
 
     @property
     def between(self) -> bool:
         """Whether the last step is generated but not yet observed."""
-        return self._pending is not None
+        return self._progress.between
 
     def context_ids(self) -> list[int]:
         """Everything that it was prompted with, generated and observed."""
-        return self._buffer.context()
+        return self._progress.buffer.context()
 
     def visit(self, engine: Engine) -> str:
         """It is about to have a prefix there; returns the name under which the engine may keep it."""
@@ -100,7 +95,7 @@ class TrajectoryRun:
 
     def note_move(self, step_index: int, move: MoveRecord) -> None:
         """Remember what became of a move that was tried during the tools of this step."""
-        self._steps[step_index] = replace(self._steps[step_index], migration=move)
+        self._progress.moved(step_index, move)
 
     @property
     def generating(self) -> bool:
@@ -129,17 +124,11 @@ class TrajectoryRun:
         """Take over what an earlier process journalled. Before ``run``, and only then.
 
         Raises ``ConfigError`` where another model or another prompt would go on: their tokens do not mix.
+        Raises ``StoreError`` that names an entry which is not what an agent loop writes.
         """
+        resumption = Resumption(self._services, self.order, self._progress, self._clock, self._tools)
         for entry in entries:
-            match entry.kind:
-                case journal.GENERATION:
-                    self._restore_generation(journal.decode_generated(entry.payload))
-                case journal.CALL_STARTED:
-                    self._tools.restore_started(journal.decode_started(entry.payload))
-                case journal.CALL_FINISHED:
-                    self._tools.restore_finished(journal.decode_finished(entry.payload))
-                case journal.OBSERVATION:
-                    self._restore_observation(journal.decode_observed(entry.payload))
+            resumption.take(entry)
             self._journal.go_on_after(entry)
         self.order = replace(self.order, attempt=self._journal.attempt)
 
@@ -157,10 +146,7 @@ class TrajectoryRun:
             order=self.order,
             ending=ending,
             reward=reward,
-            buffer=self._buffer,
-            messages=tuple(self._messages),
-            steps=tuple(self._steps),
-            predictions=tuple(self._predictions),
+            progress=self._progress,
             clock=self._clock,
         )
         reason = await finish(self._services, result)
@@ -206,30 +192,31 @@ class TrajectoryRun:
     def _episode(self, ending: Ending) -> Episode:
         return Episode(
             task=self.order.prompt.task,
-            messages=tuple(self._messages),
-            tool_calls=tuple(call for step in self._steps for call in step.tool_calls),
+            messages=tuple(self._progress.messages),
+            tool_calls=tuple(call for step in self._progress.steps for call in step.tool_calls),
             stop_reason=ending.reason,
-            steps=len(self._steps),
+            steps=len(self._progress.steps),
         )
 
     async def _iterate(self) -> None:
-        if self._pending is not None:
-            await self._react(self._steps[-1])
+        turn = self._turn() if self._progress.between else await self._generate()
         while True:
-            step = await self._generate()
-            await self._react(step)
+            await self._react(turn)
+            turn = await self._generate()
 
-    async def _generate(self) -> StepRecord:
-        """Rungs 1 and 2."""
+    async def _generate(self) -> Turn:
+        """Rungs 1 and 2, and the parsing of 3."""
+        progress = self._progress
+        steps_done = len(progress.steps)
         generation = StepGeneration(
             self._services,
             self.order,
             self._clock,
-            self._buffer,
+            progress.buffer,
             self._sessions,
-            step_index=len(self._steps),
-            max_new_tokens=self._room.for_step(len(self._steps)),
-            previous=self._steps[-1] if self._steps else None,
+            step_index=steps_done,
+            max_new_tokens=self._room.for_step(steps_done),
+            previous=progress.steps[-1] if progress.steps else None,
         )
         self._generation = generation
         if self._preempted_early:
@@ -237,74 +224,68 @@ class TrajectoryRun:
             self._preempted_early = False
         await generation.run()
         sampled = generation.sampled.arrays()
-        self._pending = step = self._take_step(generation, sampled)
+        self._take_step(generation, sampled)
+        turn = self._turn()
+        progress.asked(turn.calls)
         await self._journal.append(
             journal.GENERATION,
             journal.GeneratedEntry(
-                step=step,
+                step=progress.steps[-1],
                 forced_ids=list(self.order.prompt.forced_ids),
                 token_ids=sampled.token_ids,
                 logprobs=sampled.logprobs,
                 weight_versions=sampled.version_runs,
                 prediction=generation.prediction,
                 model=self._services.model,
-                prompt_checksum=self._buffer.prompt_checksum,
+                prompt_checksum=progress.buffer.prompt_checksum,
                 parts=self._clock.parts,
                 wall=self._clock.wall,
+                message=progress.messages[-1],
             ),
         )
-        return step
+        return turn
 
     def _take_step(self, generation: StepGeneration, sampled: SampledArrays) -> StepRecord:
         step = generation.record()
         self._generation = None
-        self._buffer.append_given(self.order.prompt.forced_ids, step.weight_version)
-        self._buffer.append_sampled(*sampled)
-        self._steps.append(step)
-        if generation.prediction is not None:
-            self._predictions.append(generation.prediction)
-        self._messages.append(Message("assistant", self._decode_turn(generation.sampled.token_ids)))
+        forced_ids = self.order.prompt.forced_ids
+        text = turn_text(self._services.tokenizer, forced_ids, generation.sampled.token_ids)
+        message = Message("assistant", text)
+        self._progress.generated(step, forced_ids, sampled, message, generation.prediction)
         return step
 
-    async def _react(self, step: StepRecord) -> None:
+    def _turn(self) -> Turn:
+        """The last step's, as parsed."""
+        step, text = self._progress.steps[-1], self._progress.messages[-1].content
+        parsed = self.order.prompt.parser.parse(text, step_index=step.step_index)
+        truncated = step.finish_reason is FinishReason.LENGTH
+        return Turn(step.step_index, text, parsed.content, parsed.calls, parsed.errors, truncated)
+
+    async def _react(self, turn: Turn) -> None:
         """Rungs 3 to 5. Raises ``TrajectoryEnded`` at the end of the trajectory."""
-        turn, stop = self._parse(step)
-        invoker = self._invoker(str(step.step_index))
+        if self._progress.tool_calls > self.order.limits.max_tool_calls:  # then none of the turn's runs
+            raise TrajectoryEnded(Ending(StopReason.MAX_TOOL_CALLS))
+        spent = self._room.spent_limit()
+        invoker = self._invoker(str(turn.step_index))
         try:
             outcome = await self._environment_step(turn, invoker)
         finally:  # also a step that is cut short in its tools keeps what they did
-            step = replace(self._steps[-1], tool_calls=tuple(invoker.records))
-            self._steps[-1] = step
+            step = self._progress.called(invoker.records)
             self._services.observer.step_finished(step)
-        self._pending = None
+        self._progress.between = False
         self._count_invalid(turn, invoker)
-        self._end_if_over(outcome, stop)
+        self._end_if_over(outcome, spent)
         await self._observe(step, outcome)
-
-    def _parse(self, step: StepRecord) -> tuple[Turn, StopReason | None]:
-        """The turn as parsed, and the limit of the whole trajectory that is spent with it.
-
-        Raises ``TrajectoryEnded`` where the turn asks for more calls than are left: none of them runs.
-        """
-        text = self._messages[-1].content
-        parsed = self.order.prompt.parser.parse(text, step_index=step.step_index)
-        self._messages[-1] = replace(self._messages[-1], tool_calls=parsed.calls)
-        self._tool_calls += len(parsed.calls)
-        if self._tool_calls > self.order.limits.max_tool_calls:
-            raise TrajectoryEnded(Ending(StopReason.MAX_TOOL_CALLS))
-        truncated = step.finish_reason is FinishReason.LENGTH
-        turn = Turn(step.step_index, text, parsed.content, parsed.calls, parsed.errors, truncated)
-        return turn, self._room.spent_limit()
 
     async def _environment_step(self, turn: Turn, invoker: RecordingInvoker) -> StepOutcome:
         order = self.order
         if turn.calls:
             names = tuple(call.name for call in turn.calls)
             self._services.link.post(ToolsStarted(order.trajectory_id, turn.step_index, names))
-            self._services.read(order, self._steps, self._messages, len(self._buffer), 0)
+            self._read(0)
         started = self._clock.now()
         try:
-            prompt, messages = order.prompt, tuple(self._messages)
+            prompt, messages = order.prompt, tuple(self._progress.messages)
             return await call_step(prompt.environment, prompt.task, messages, turn, invoker)
         finally:
             self._clock.add_tools(invoker.results, self._clock.now() - started)
@@ -312,34 +293,34 @@ class TrajectoryRun:
     def _count_invalid(self, turn: Turn, invoker: RecordingInvoker) -> None:
         valid = len(turn.calls) - invoker.rejected
         if valid > 0 or not (turn.errors or invoker.rejected):
-            self._invalid_in_a_row = 0
+            self._progress.invalid_in_a_row = 0
         else:
-            self._invalid_in_a_row += 1
+            self._progress.invalid_in_a_row += 1
 
     def _end_if_over(self, outcome: StepOutcome, spent: StopReason | None) -> None:
         """The environment's word comes first, then the limits in the order of their severity."""
-        counts = len(self._steps), self._tool_calls, self._invalid_in_a_row
+        progress = self._progress
+        counts = len(progress.steps), progress.tool_calls, progress.invalid_in_a_row
         reason = outcome.stop_reason or spent or limit_reached(self.order.limits, *counts)
         if reason is not None:
             raise TrajectoryEnded(Ending(reason))
 
     async def _observe(self, step: StepRecord, outcome: StepOutcome) -> None:
         tokenizer = self._services.tokenizer
-        closed = self._buffer.last_id == tokenizer.end_of_turn_id
+        closed = self._progress.buffer.last_id == tokenizer.end_of_turn_id
         try:
             ids = tokenizer.render_observation(outcome.messages, turn_closed=closed)
         except ConfigError as exc:  # a message that this chat template cannot write
             raise TrajectoryEnded(environment_ending(exc, "environment")) from exc
         if not self._room.takes_observation(len(ids)):
             raise TrajectoryEnded(Ending(StopReason.CONTEXT_OVERFLOW))
-        self._buffer.append_given(ids, step.weight_version)
-        self._messages.extend(outcome.messages)
+        self._progress.observed(ids, outcome.messages)
         entry = journal.ObservedEntry(
             step_index=step.step_index,
             tool_calls=list(step.tool_calls),
             messages=list(outcome.messages),
             token_ids=array("i", ids),
-            invalid_in_a_row=self._invalid_in_a_row,
+            invalid_in_a_row=self._progress.invalid_in_a_row,
             parts=self._clock.parts,
             wall=self._clock.wall,
             migration=step.migration,
@@ -349,16 +330,15 @@ class TrajectoryRun:
         outcomes = tuple(call.outcome for call in step.tool_calls)
         event = ToolsFinished(self.order.trajectory_id, step.step_index, len(ids), outcomes)
         self._services.link.post(event)
-        self._services.read(self.order, self._steps, self._messages, len(self._buffer), len(ids))
+        self._read(len(ids))
 
     # ------------------------------------------------------------------------------------- helpers
 
-    def _decode_turn(self, token_ids: Sequence[int]) -> str:
-        """Forced prefix and sampled text, without the token that ended it."""
-        ids = [*self.order.prompt.forced_ids, *token_ids]
-        if ids and ids[-1] in self._services.tokenizer.end_ids:
-            ids.pop()
-        return self._services.tokenizer.decode(ids)
+    def _read(self, appended_tokens: int) -> None:
+        progress = self._progress
+        self._services.read(
+            self.order, progress.steps, progress.messages, len(progress.buffer), appended_tokens
+        )
 
     def _keep_partial_step(self) -> None:
         """A generation that was cut short from outside: what it sampled is valid and stays."""
@@ -368,32 +348,3 @@ class TrajectoryRun:
 
     def _invoker(self, scope: str) -> RecordingInvoker:
         return RecordingInvoker(self._tools, self.order.trajectory_id, self.order.attempt, scope)
-
-    def _restore_generation(self, entry: journal.GeneratedEntry) -> None:
-        if (entry.model, entry.prompt_checksum) != (self._services.model, self._buffer.prompt_checksum):
-            raise ConfigError(
-                f"{self.order.trajectory_id} was begun with model {entry.model} and another prompt or model "
-                f"would go on with it (now: {self._services.model})"
-            )
-        step = entry.step
-        self._buffer.append_given(entry.forced_ids, step.weight_version)
-        self._buffer.append_sampled(entry.token_ids, entry.logprobs, entry.weight_versions)
-        self._steps.append(step)
-        self._pending = step
-        if entry.prediction is not None:
-            self._predictions.append(entry.prediction)
-        text = self._decode_turn(entry.token_ids)
-        calls = self.order.prompt.parser.parse(text, step_index=step.step_index).calls
-        self._messages.append(Message("assistant", text, tool_calls=calls))
-        self._clock.parts, self._clock.earlier_wall = entry.parts, entry.wall
-
-    def _restore_observation(self, entry: journal.ObservedEntry) -> None:
-        step = replace(self._steps[-1], tool_calls=tuple(entry.tool_calls), migration=entry.migration)
-        self._steps[-1] = step
-        self._pending = None
-        self._tools.forget()
-        self._tool_calls += len(self._messages[-1].tool_calls)
-        self._buffer.append_given(entry.token_ids, step.weight_version)
-        self._messages.extend(entry.messages)
-        self._invalid_in_a_row = entry.invalid_in_a_row
-        self._clock.parts, self._clock.earlier_wall = entry.parts, entry.wall

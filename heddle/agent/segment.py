@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from array import array
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -27,8 +28,8 @@ ABORT_DEADLINE_S = 30.0
 class SampledArrays(NamedTuple):
     """What a step has sampled; arrays of equal length."""
 
-    token_ids: array[int]
-    logprobs: array[float]
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
     version_runs: list[tuple[int, int]]
     """Weight versions, each with the length of its run."""
 

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from heddle.errors import StoreError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 BUSY_TIMEOUT_S = 10.0
 """Only a foreign reader (a shell, a backup) can make the writer wait; then this long."""
 WAL_LIMIT_BYTES = 64 * 1024 * 1024
@@ -87,8 +87,11 @@ BEGIN SELECT RAISE(ABORT, 'late'); END;
 """
 
 
-_STEPS = (_QUARANTINE, _KEYS_WITHOUT_ATTEMPT)
-"""From version 1 to 2, from 2 to 3."""
+_ARRAYS_BESIDE_JSON = ""
+"""Version 4: journal payloads with their arrays behind the JSON; those of before stay as they are."""
+
+_STEPS = (_QUARANTINE, _KEYS_WITHOUT_ATTEMPT, _ARRAYS_BESIDE_JSON)
+"""From version 1 to 2, from 2 to 3, from 3 to 4."""
 
 
 def open_database(path: Path, synchronous: Synchronous) -> sqlite3.Connection:

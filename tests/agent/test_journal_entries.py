@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from typing import Any
 
 import orjson
 import pytest
@@ -16,7 +17,9 @@ from heddle.agent.clock import TimingParts
 from heddle.agent.journal import GeneratedEntry, JournalEntry, TrajectoryJournal
 from heddle.agent.packed import pack, version_runs
 from heddle.records import StepRecord, Trajectory
-from heddle.types import FinishReason, TrajectoryId
+from heddle.types import FinishReason, Message, ToolCall, TrajectoryId
+
+CALL = ToolCall("call_0_0", "say", {"text": "line\nline", "times": 2, "share": 1.0})
 
 
 class Written:
@@ -40,8 +43,14 @@ def make_entry(ids: list[int], logprobs: list[float], versions: list[int]) -> Ge
     return GeneratedEntry(
         step=step, forced_ids=[], token_ids=array("i", ids), logprobs=array("d", logprobs),
         weight_versions=version_runs(versions), prediction=None, model="m", prompt_checksum=1,
-        parts=TimingParts(), wall=1.0,
+        parts=TimingParts(), wall=1.0, message=Message("assistant", "text\n", tool_calls=(CALL,)),
     )  # fmt: skip
+
+
+def json_of(entry: GeneratedEntry) -> dict[str, Any]:
+    """What stands in front of the arrays."""
+    fields: dict[str, Any] = orjson.loads(pack(entry).partition(b"\n")[0])
+    return fields
 
 
 TOKENS = st.lists(
@@ -73,16 +82,22 @@ async def test_what_is_no_number_is_not_lost_either() -> None:
 def test_numbers_one_by_one_are_read() -> None:
     """As entries had them before."""
     entry = make_entry([5, 6, 7], [-0.5, -1.0, 0.0], [3, 3, 4])
-    fields = orjson.loads(orjson.dumps(entry, default=pack))
+    fields = json_of(entry)
     fields |= {"token_ids": [5, 6, 7], "logprobs": [-0.5, -1.0, 0], "weight_versions": [3, 3, 4]}
 
     assert journal.decode_generated(orjson.dumps(fields)) == entry
 
 
-@pytest.mark.parametrize("wrong", ["?", "AAA=", 5, None, ["a"], [2**40], [0.5]])
+@pytest.mark.parametrize(
+    "wrong",
+    ["?", "AAA=", 5, None, ["a"], [2**40], [0.5], {"at": 0}, {"at": 0, "items": 4}, {"at": 12, "items": 1},
+     {"at": -4, "items": 1}, {"at": 4, "items": -1}, {"at": 0, "items": "1"}],
+)  # fmt: skip
 def test_what_is_no_array_is_refused(wrong: object) -> None:
-    fields = orjson.loads(orjson.dumps(make_entry([5], [-0.5], [3]), default=pack))
-    fields["token_ids"] = wrong
+    """Twelve bytes of words follow."""
+    entry = make_entry([5], [-0.5], [3])
+    words = pack(entry).partition(b"\n")[2]
+    fields = json_of(entry) | {"token_ids": wrong}
 
     with pytest.raises(ValidationError, match="token_ids"):
-        journal.decode_generated(orjson.dumps(fields))
+        journal.decode_generated(orjson.dumps(fields) + b"\n" + words)
