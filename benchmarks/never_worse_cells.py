@@ -116,6 +116,7 @@ def configurations(
             Configuration("planned by drain", replace(planned, predictor="progressive")),
             Configuration("gated moves", replace(heddle, migration="gated")),
             Configuration("moves by rank", replace(heddle, migration="rank")),
+            Configuration("moves by replan", replace(heddle, migration="replan")),
             Configuration("placed by exact", replace(heddle, placer="exact")),
             Configuration("placed by presorted_dp", replace(heddle, placer="presorted_dp")),
             Configuration("placed as sticky", replace(heddle, placer="sticky_least_loaded")),

@@ -1,6 +1,6 @@
 """The paper's tables on recorded workloads: Heddle against others, each with every homogeneous pool.
 
-    python benchmarks/paper_tables.py [--traces DIR] [--quick] [--jobs 2] [--token-scale 1] [--json FILE]
+    python benchmarks/paper_tables.py [--traces DIR] [--gpus 8] [--quick] [--jobs 2] [--json FILE]
 
 Without ``--traces`` the shipped traces: coding (``coding_agent``), search (``search_agent``) and math
 (``math_agent``); with it every ``*.jsonl(.gz)`` of a folder. Each is played for three models on 8 GPUs (100
@@ -11,7 +11,9 @@ shipped (modelled) H100 step times. Tool times are drawn: recorded ones include 
 and ``sticky`` (the strongest open one), each on workers of degree 1 and on the homogeneous pool that is best
 for it in hindsight. Heddle knows lengths exactly, or by ``noisy_oracle`` at two errors, chosen so that of the
 longest fifth about 80 and about 60 % are among the predicted longest fifth; the recall is measured on the
-predictions that the control plane makes.
+predictions that the control plane makes. Its workers are planned for each seed's lengths, known exactly.
+*Rehearsed* is what a user gets in the second batch: workers that a rehearsal chose on other draws from the
+trace (``heddle rehearse``), lengths learned on the way (``progressive``) or known.
 
 *Alone*: Heddle with one part replaced. Scheduling: ``fcfs``, ``round_robin``, ``autellix``. Placement:
 ``least_load``, ``pinned``. Resources: all workers of degree 1, all of degree 8.
@@ -41,6 +43,7 @@ from heddle.control.build import PlaneSettings, build_plane
 from heddle.control.events import BatchSubmitted, PoolRequested, TrajectorySpec
 from heddle.planning.shipped import shipped_profiles
 from heddle.presets import find_preset
+from heddle.rehearsal.race import Rehearsal, rehearse
 from heddle.simulate.compare import Configuration, Experiment, RunSummary, run_seed
 from heddle.simulate.hardware import hardware_from_profile
 from heddle.simulate.sampling import (
@@ -78,6 +81,12 @@ PARTS: Mapping[str, tuple[str, str]] = {
 RECALLS = (0.8, 0.6)
 TAIL = 0.2
 ORACLE = "oracle"
+REHEARSED = "rehearsed"
+REHEARSED_KNOWN = "rehearsed, lengths known"
+LABELS = (ORACLE, *(f"recall {recall}" for recall in RECALLS), REHEARSED, REHEARSED_KNOWN)
+"""Ways of Heddle."""
+REHEARSAL_SEED = 1_000_000
+"""Of its first draw; measured are those from 0 on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +175,7 @@ def tail_recall(workload: Workload, error: float) -> float:
 
 
 def experiment_of(trace: Trace, model: str, gpus: int, wrong: Sequence[Noise]) -> Experiment:
-    """Everything that is run in one cell."""
+    """Everything that is run in one cell, but for what a rehearsal chooses."""
     table = shipped_profiles()
     hardware = hardware_from_profile(table, gpus, gpu=GPU, model=model)
     base = PlaneSettings(
@@ -199,6 +208,18 @@ def experiment_of(trace: Trace, model: str, gpus: int, wrong: Sequence[Noise]) -
         draw=draw_for(trace, gpus),
         tool_times=trace.tools,
     )
+
+
+def with_rehearsed(experiment: Experiment) -> Experiment:
+    """Heddle besides on the workers, and in the way, that a rehearsal chooses: one for all seeds."""
+    (planned,) = (c.settings for c in experiment.configurations if c.name == ORACLE)
+    learning = replace(planned, predictor="progressive")
+    chosen = rehearse(Rehearsal(experiment, learning, seed=REHEARSAL_SEED)).chosen.candidate
+    more = (
+        Configuration(REHEARSED, chosen.over(learning)),
+        Configuration(REHEARSED_KNOWN, chosen.over(planned)),
+    )
+    return replace(experiment, configurations=(*experiment.configurations, *more))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,13 +285,13 @@ def print_together_header() -> None:
     print(f"{'the paper (64 GPUs)':38}" + "".join(f"{PAPER_TOGETHER[n]:>13}" * 2 for n in BASELINES))
 
 
-def print_together(cell: Cell, labels: Sequence[str]) -> None:
-    """Heddle against the baselines: the pools, a line for each predictor, and headroom."""
+def print_together(cell: Cell) -> None:
+    """Heddle against the baselines: the pools, a line for each way of Heddle, and headroom."""
     pools = [(name, degree) for name in BASELINES for degree in (1, cell.best_degree(name))]
     title = f"{cell.trace[:14]}, {cell.model}, {cell.gpus} GPUs"
     best = "".join(f"{f'tp{degree}':>13}" for _, degree in pools)
-    print(f"{title:38}{best}   Heddle: {cell.runs[ORACLE][0].pool}")
-    for label in labels:
+    print(f"{title:38}{best}   Heddle: {cell.runs[ORACLE][0].pool}, rehearsed {cell.runs[REHEARSED][0].pool}")
+    for label in LABELS:
         ratios = [describe_ratio(cell.ratio(f"{name}@{degree}", label)) for name, degree in pools]
         print(f"  {label:36}" + "".join(f"{ratio:>13}" for ratio in ratios))
     heads = [f"{cell.headroom(f'{name}@{degree}'):.2f}" for name, degree in pools]
@@ -291,12 +312,12 @@ def print_alone(cells: Sequence[Cell]) -> None:
         print(f"  {f'queue of the longest (s), Heddle {cell.longest_queue_s(ORACLE):.1f}':36}{queues}")
 
 
-def print_summary(cells: Sequence[Cell], labels: Sequence[str]) -> None:
+def print_summary(cells: Sequence[Cell]) -> None:
     """Geometric means over all cells, and how many are lost."""
     print(
         f"\nover {len(cells)} cells{'geometric mean':>34}{'least':>8}{'most':>8}{'lost':>6}{'worst seed':>12}"
     )
-    for label in labels:
+    for label in LABELS:
         for name in BASELINES:
             for pool in ("tp1", "best"):
                 others = [f"{name}@{1 if pool == 'tp1' else cell.best_degree(name)}" for cell in cells]
@@ -341,16 +362,15 @@ def main() -> None:
         print_trace(trace, wrong)
         for model in models:
             for gpus in sizes:
-                experiment = experiment_of(trace, model, gpus, wrong)
+                experiment = with_rehearsed(experiment_of(trace, model, gpus, wrong))
                 tasks += [Task(trace.name, model, gpus, experiment, seed) for seed in range(seeds[gpus])]
     tasks.sort(key=lambda task: task.gpus)
     for gpus in sizes:
         print(f"{gpus} GPUs: {gpus * TRAJECTORIES_PER_GPU[gpus]:,} trajectories, {seeds[gpus]} seeds")
-    labels = (ORACLE, *(f"recall {recall}" for recall in RECALLS))
     print_together_header()
-    cells = run_all(tasks, options.jobs, lambda cell: print_together(cell, labels))
+    cells = run_all(tasks, options.jobs, print_together)
     print_alone(cells)
-    print_summary(cells, labels)
+    print_summary(cells)
     cpu_s, spent = sum(cell.cpu_s for cell in cells), time.perf_counter() - began
     print(f"{spent:,.0f} s on {options.jobs} processes, {cpu_s:,.0f} s CPU")
     print(f"load of the machine: {load:.1f} before, {os.getloadavg()[0]:.1f} after")

@@ -17,7 +17,7 @@ import structlog
 
 from heddle.api.app import ApiServer, make_app
 from heddle.config import DecisionsConfig, HeddleConfig
-from heddle.control.build import PlaneSettings, build_plane
+from heddle.control.build import PlaneSettings, build_plane, kernel_loader
 from heddle.coordinator.assembly import EngineKit, Parts, running_coordinator, single_error
 from heddle.coordinator.broadcast import Broadcaster
 from heddle.coordinator.observer import RunWatcher
@@ -28,7 +28,6 @@ from heddle.errors import ConfigError, InvalidRequest
 from heddle.eventlog import EventLogWriter
 from heddle.garbage import collecting_at_rest, young_only
 from heddle.metrics import Metrics
-from heddle.placement import kernel_loader
 from heddle.planning.profile import Profile
 from heddle.planning.profile_csv import ProfileTable
 from heddle.planning.shipped import shipped_profiles
@@ -151,7 +150,7 @@ async def open_coordinator(
             watcher=watcher,
             metrics=metrics,
             profile=settings.profile,
-            load_planners=kernel_loader(settings.placer),
+            load_planners=kernel_loader(settings),
         )
         yield await stack.enter_async_context(running_coordinator(parts))
 

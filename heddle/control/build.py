@@ -5,8 +5,10 @@ The same settings head every event log, so that a log alone is enough to rebuild
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from heddle import migration, placement
 from heddle.allocation import SlotRule
 from heddle.control.allocator import AllocatorOptions, make_allocator
 from heddle.control.dispatch import DispatchRules
@@ -91,3 +93,15 @@ def build_plane(settings: PlaneSettings) -> ControlPlane:
         move_rules=MoveRules(settings.transfer_deadline_s),
         transfer_rate=transfer_rate,
     )
+
+
+def kernel_loader(settings: PlaneSettings) -> Callable[[], None] | None:
+    """Compiles the machine code that decisions run, or loads it; ``None`` where they run none."""
+    named = placement.kernel_loader(settings.placer), migration.kernel_loader(settings.migration)
+    loaders = [load for load in named if load is not None]
+
+    def load_all() -> None:
+        for load in loaders:
+            load()
+
+    return load_all if loaders else None

@@ -24,7 +24,7 @@ async def test_the_first_batch_waits_for_the_planners_and_nothing_else_does(
         assert may_end.wait(60)
         ended.set()
 
-    monkeypatch.setattr(app, "kernel_loader", lambda placer: load)
+    monkeypatch.setattr(app, "kernel_loader", lambda settings: load)
     job = Job()
     async with asyncio.timeout(60), job.coordinator(tmp_path) as coordinator:
         submission = asyncio.create_task(coordinator.submit(job.batch()))
@@ -51,7 +51,7 @@ async def test_open_batches_of_an_earlier_process_wait_too(
         await coordinator.submit(job.batch())
 
     ended = threading.Event()
-    monkeypatch.setattr(app, "kernel_loader", lambda placer: ended.set)
+    monkeypatch.setattr(app, "kernel_loader", lambda settings: ended.set)
     again = Job()
     async with asyncio.timeout(60), again.coordinator(tmp_path) as coordinator:
         assert ended.is_set()

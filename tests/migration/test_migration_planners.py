@@ -13,7 +13,7 @@ from heddle.control.ports import MigrationProposal, MoveMeans
 from heddle.control.state import TrajectoryState, WorkerState
 from heddle.errors import ConfigError
 from heddle.migration import MIGRATION_PLANNERS, MigrationOptions, make_migration_planner
-from heddle.migration.gated import MOST_MOVES
+from heddle.migration.gate import MOST_MOVES
 from heddle.planning.drains import Drain, Weights
 from heddle.planning.profile import DegreeProfile, Profile
 from heddle.types import BatchId, GroupId, Prediction, TrajectoryId, TrajectoryPhase, Trust, WorkerId
@@ -237,5 +237,5 @@ def test_a_drain_within_its_cap_runs_to_the_end_of_its_longest() -> None:
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     """A misspelt planner is a ConfigError."""
-    with pytest.raises(ConfigError, match="choose one of none, rank, gated"):
+    with pytest.raises(ConfigError, match="choose one of none, rank, gated, replan"):
         make_migration_planner("rnak")

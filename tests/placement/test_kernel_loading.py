@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from numba.core.registry import CPUDispatcher
 from test_placers import BY_LENGTH, NAMES, OPTIONS, make_trajectory, make_worker
 
+from compiled_kernels import compiled
 from heddle.placement import kernel_loader, make_placer
-
-
-def compiled() -> dict[str, int]:
-    """Kernels that were loaded into this process, and for how many kinds of arguments each is compiled."""
-    names = [name for name in sys.modules if name.startswith("heddle.planning.kernels.")]
-    found = [(name, vars(sys.modules[name])) for name in names]
-    return {
-        f"{name}.{key}": len(value.signatures)
-        for name, members in found
-        for key, value in members.items()
-        if isinstance(value, CPUDispatcher)
-    }
 
 
 def plan(name: str) -> None:
@@ -51,7 +40,12 @@ def load_and_plan(name: str) -> None:
 def test_the_first_plan_finds_everything_compiled(name: str) -> None:
     """In a process of its own: here, other tests have compiled already."""
     done = subprocess.run(
-        [sys.executable, __file__, name], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, __file__, name],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "later: []"

@@ -232,7 +232,7 @@ class TestConservation:
         kv_tokens=st.sampled_from([None, 600, 1500]),
         concurrency=st.sampled_from([None, 1]),
         request_s=st.sampled_from([0.0, 0.05]),
-        migration=st.sampled_from(["none", "rank", "gated"]),
+        migration=st.sampled_from(["none", "rank", "gated", "replan"]),
         transfers=st.booleans(),
     )
     def test_every_token_is_generated_once(

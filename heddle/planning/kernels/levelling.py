@@ -22,7 +22,7 @@ def level(lengths: Floats, steps: Floats, caps: Indices, rows: Indices, owners: 
     counts = np.empty(workers, np.int64)
     gather(owners, members, counts)
     blocked = np.zeros(workers, np.bool_)
-    joined = np.empty(len(lengths))
+    scratch = np.empty(len(lengths))
     moved = 0
     while True:
         source, most = -1, 0.0
@@ -45,15 +45,15 @@ def level(lengths: Floats, steps: Floats, caps: Indices, rows: Indices, owners: 
             if candidate < 0 or least > (counts[source] - 1) / caps[rows[source]]:
                 break
             tried[candidate] = True
-            size = _joined(lengths, members[candidate], counts[candidate], position, joined)
+            size = joined(lengths, members[candidate], counts[candidate], position, scratch)
             row = rows[candidate]
-            if group_seconds(joined[:size], steps[row], caps[row]) <= bound:
+            if group_seconds(scratch[:size], steps[row], caps[row]) <= bound:
                 target = candidate
                 break
         if target < 0:
             blocked[source] = True
             continue
-        _insert(members[target], counts[target], position)
+        insert(members[target], counts[target], position)
         counts[target] += 1
         counts[source] -= 1
         owners[position] = target
@@ -61,7 +61,7 @@ def level(lengths: Floats, steps: Floats, caps: Indices, rows: Indices, owners: 
 
 
 @compiled
-def _joined(lengths: Floats, members: Indices, count: int, position: int, out: Floats) -> int:
+def joined(lengths: Floats, members: Indices, count: int, position: int, out: Floats) -> int:
     """Lengths of members and one more, descending; returns how many."""
     filled = 0
     placed = False
@@ -79,7 +79,7 @@ def _joined(lengths: Floats, members: Indices, count: int, position: int, out: F
 
 
 @compiled
-def _insert(members: Indices, count: int, position: int) -> None:
+def insert(members: Indices, count: int, position: int) -> None:
     """Into its place among ascending positions."""
     index = count
     while index > 0 and members[index - 1] > position:
