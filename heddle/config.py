@@ -10,15 +10,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from heddle.errors import ConfigError
+from heddle.validation import faults, field_names
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _of_its_kind(cls, value: object, info: ValidationInfo) -> object:
+        """Text is never empty, or it would mean the folder at hand; a truth value is no number."""
+        if value == "":
+            raise ValueError("should not be empty")
+        if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation is not bool:
+            raise ValueError("should not be true or false")
+        return value
 
 
 class ServerConfig(_Section):
@@ -248,5 +268,5 @@ def parse_config(values: dict[str, object]) -> HeddleConfig:
     try:
         return HeddleConfig.model_validate(values)
     except ValidationError as exc:
-        lines = [f"{'.'.join(map(str, e['loc'])) or 'config'}: {e['msg']}" for e in exc.errors()]
-        raise ConfigError("bad configuration: " + "; ".join(lines)) from exc
+        wrong = map(str, faults(exc, field_names(HeddleConfig)))
+        raise ConfigError("bad configuration: " + "; ".join(wrong)) from exc

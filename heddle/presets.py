@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 
 from heddle.control.build import PlaneSettings
 from heddle.errors import ConfigError
+from heddle.validation import faults
 
 
 @with_config(ConfigDict(extra="forbid", strict=True))
@@ -102,7 +103,7 @@ def _parse_preset(name: str, table: dict[str, object], known: Mapping[str, Prese
     try:
         own = _CHOICES.validate_python(table)
     except ValidationError as exc:
-        wrong = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in exc.errors())
+        wrong = "; ".join(map(str, faults(exc, [*Choices.__annotations__, "base"])))
         raise ConfigError(f"{source}: presets.{name}: {wrong}") from exc
     inherited = known[base].choices if isinstance(base, str) else Choices()
     return Preset(name, "", {**inherited, **own})

@@ -73,7 +73,7 @@ def test_a_user_defines_presets_on_top_of_others() -> None:
     ("text", "complaint"),
     [
         ("[presets.a]\nbase = 'nobody'", "presets.a.base: 'nobody' is none of verl"),
-        ("[presets.a]\nslots = 3", "f.toml: presets.a: slots: Extra inputs are not permitted"),
+        ("[presets.a]\nslots = 3", "f.toml: presets.a: slots: no such field"),
         ("[presets.a]\nkv_guard = 'yes'", "presets.a: kv_guard"),
         ("[presets]\na = 1", "presets.a must be a table"),
         ("presets = 1", "presets must be a table"),

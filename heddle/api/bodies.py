@@ -56,7 +56,7 @@ def read_query(request: web.Request, model: type[M]) -> M:
     try:
         return model.model_validate(values)
     except ValidationError as exc:
-        raise invalid_fields(field_errors(exc, prefix=("query",))) from exc
+        raise invalid_fields(field_errors(exc, model, prefix=("query",))) from exc
 
 
 def read_id(request: web.Request, name: str) -> str:
@@ -64,7 +64,7 @@ def read_id(request: web.Request, name: str) -> str:
     value = request.match_info[name]
     if _PATH_ID.fullmatch(value) is None:
         raise InvalidRequest(
-            "an id has letters, digits, '.', '-' and '_' only, and starts with a letter or digit",
+            "an id has at most 191 letters, digits, '.', '-' and '_', and starts with a letter or digit",
             path=f"path.{name}",
             code="invalid_id",
         )
@@ -80,7 +80,7 @@ def validate(model: type[M], value: Json) -> M:
     try:
         valid = model.model_validate(fields)
     except ValidationError as exc:
-        raise invalid_fields([*errors, *field_errors(exc)][:MAX_FIELD_ERRORS]) from exc
+        raise invalid_fields([*errors, *field_errors(exc, model)][:MAX_FIELD_ERRORS]) from exc
     if errors:
         raise invalid_fields(errors[:MAX_FIELD_ERRORS])
     return valid
@@ -100,7 +100,7 @@ def _validate_prompts(batch: dict[str, Json]) -> tuple[dict[str, object], list[F
         try:
             prompts.append(PromptRequest.model_validate(prompt))
         except ValidationError as exc:
-            errors += field_errors(exc, prefix=("prompts", index))
+            errors += field_errors(exc, PromptRequest, prefix=("prompts", index))
             if len(errors) >= MAX_FIELD_ERRORS:
                 break
     # Where prompts are wrong, a stand-in lets the rest of the batch be judged all the same.

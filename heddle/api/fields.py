@@ -10,8 +10,11 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+
+from heddle.validation import MISSING, UNKNOWN, faults, field_names
 
 MAX_FIELD_ERRORS = 20
 """Errors reported for one request: enough to mend it, and no echo of a hostile one."""
@@ -21,10 +24,7 @@ MAX_KEY_CHARS = 64
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
-_CODES = {
-    "extra_forbidden": ("unknown_field", "no such field"),
-    "missing": ("missing_field", "this field is required"),
-}
+_CODES = {UNKNOWN: "unknown_field", MISSING: "missing_field"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,13 @@ def path_of(location: Sequence[str | int], *, root: str = "body") -> str:
     return path or root
 
 
-def field_errors(exc: ValidationError, *, prefix: Sequence[str | int] = ()) -> list[FieldError]:
-    """The errors of a failed validation, without the values that failed."""
-    errors = exc.errors(include_url=False, include_context=False, include_input=False)
-    found = []
-    for error in errors[:MAX_FIELD_ERRORS]:
-        code, message = _CODES.get(error["type"], ("invalid_value", error["msg"]))
-        found.append(FieldError(code, message, path_of([*prefix, *error["loc"]])))
-    return found
+def field_errors(
+    exc: ValidationError, schema: type[BaseModel], *, prefix: Sequence[str | int] = ()
+) -> list[FieldError]:
+    """The errors of a failed validation by ``schema``, without the values that failed."""
+    return [
+        FieldError(
+            _CODES.get(fault.kind, "invalid_value"), fault.message, path_of([*prefix, *fault.location])
+        )
+        for fault in islice(faults(exc, field_names(schema)), MAX_FIELD_ERRORS)
+    ]

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from heddle.api.schemas import BatchRequest, LimitsRequest, SamplingRequest, ToolUseRequest
 from heddle.cli.tasks import TaskFile
 from heddle.errors import InvalidRequest
+from heddle.validation import first_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def _named_by_option(build: Callable[[], BatchRequest]) -> BatchRequest:
     try:
         return build()
     except ValidationError as exc:
-        first = exc.errors(include_url=False)[0]
-        field = str(first["loc"][-1]) if first["loc"] else "batch"
+        fault = first_fault(exc)
+        field = str(fault.location[-1]) if fault.location else "batch"
         option = _OPTION_NAMES.get(field, "--" + field.replace("_", "-"))
-        raise InvalidRequest(first["msg"], path=option) from exc
+        raise InvalidRequest(fault.message, path=option) from exc

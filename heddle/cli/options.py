@@ -18,6 +18,14 @@ _BATCH_PANEL = "Batch"
 _LIMITS_PANEL = "Limits of each trajectory"
 _CONFIG_PANEL = "Configuration"
 
+
+def _folder(text: str) -> Path:
+    """An empty name would be the folder at hand, and comes from a variable that is not set."""
+    if not text:
+        raise typer.BadParameter("should not be empty")
+    return Path(text)
+
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="JSON on stdout and nothing else there.")]
 TasksArgument = Annotated[
     str, typer.Argument(metavar="TASKS.jsonl", help="One task a line; - reads standard input.")
@@ -36,7 +44,13 @@ SetOption = Annotated[
 ]
 DataDirOption = Annotated[
     Path | None,
-    typer.Option("--data-dir", help="Store, event logs and worker logs.", rich_help_panel=_CONFIG_PANEL),
+    typer.Option(
+        "--data-dir",
+        metavar="FOLDER",
+        parser=_folder,
+        help="Store, event logs and worker logs.",
+        rich_help_panel=_CONFIG_PANEL,
+    ),
 ]
 EngineOption = Annotated[
     EngineName | None,

@@ -27,6 +27,7 @@ from heddle.records import Trajectory, decode_trajectory
 from heddle.store.finished import finished_records, store_at
 from heddle.text.digest import digest
 from heddle.types import NO_STEP, Message, StepView, TrajectoryId, TrajectoryStatus
+from heddle.validation import first_fault
 
 TEST_SHARE = 0.2
 """Of the prompts, where the file does not say which are for testing."""
@@ -267,6 +268,5 @@ def _digest(prompt_id: str) -> bytes:
 
 
 def _complaint(where: str, exc: ValidationError) -> InvalidRequest:
-    first = exc.errors()[0]
-    field = ".".join(map(str, first["loc"]))
-    return InvalidRequest(first["msg"], path=f"{where}: {field}" if field else where)
+    fault = first_fault(exc)
+    return InvalidRequest(fault.message, path=f"{where}: {fault.where}" if fault.where else where)

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from heddle.api.schemas import PromptRequest
 from heddle.api.strictjson import parse_json
 from heddle.errors import InvalidRequest
+from heddle.validation import field_names, first_fault
 
 STDIN = "-"
 """The file name that means standard input."""
@@ -67,6 +68,5 @@ def _parse_line(line: bytes, *, where: str) -> PromptRequest:
         field = "line" if exc.path == "body" else exc.path
         raise InvalidRequest(exc.message, path=f"{where}: {field}") from exc
     except ValidationError as exc:
-        first = exc.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"])) or "line"
-        raise InvalidRequest(first["msg"], path=f"{where}: {field}") from exc
+        fault = first_fault(exc, field_names(PromptRequest))
+        raise InvalidRequest(fault.message, path=f"{where}: {fault.where or 'line'}") from exc

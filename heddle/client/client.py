@@ -98,7 +98,7 @@ def make_batch(
     try:
         return BatchRequest.model_validate(fields)
     except ValidationError as exc:
-        first = field_errors(exc)[0]
+        first = field_errors(exc, BatchRequest)[0]
         raise InvalidRequest(first.message, path=first.path, code=first.code) from exc
 
 

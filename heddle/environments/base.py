@@ -25,6 +25,7 @@ from heddle.agent.ports import EnvironmentStart, Episode, Reward, StepOutcome, T
 from heddle.errors import InvalidRequest
 from heddle.tools.ports import ToolBackend
 from heddle.types import Json, Message, StopReason, ToolCall, ToolSpec
+from heddle.validation import field_names, first_fault
 
 OBSERVATION_CHARACTERS = 300
 """Longest observation. Small models read about a hundred tokens per second on a CPU."""
@@ -64,9 +65,9 @@ def parse_task(model: type[TaskT], task: Mapping[str, Json]) -> TaskT:
     try:
         return model.model_validate(dict(task))
     except ValidationError as exc:
-        first = exc.errors(include_url=False)[0]
-        path = _dotted(first["loc"])
-        raise InvalidRequest(f"{path or 'task'}: {first['msg']}", path=path, code="invalid_task") from exc
+        fault = first_fault(exc, field_names(model))
+        path = _dotted(fault.location)
+        raise InvalidRequest(f"{path or 'task'}: {fault.message}", path=path, code="invalid_task") from exc
 
 
 def shorten(text: str, limit: int = OBSERVATION_CHARACTERS) -> str:

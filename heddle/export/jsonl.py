@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from heddle.errors import HeddleError
 from heddle.export.whole import whole_file, writing
 from heddle.records import Trajectory, decode_trajectory, encode_trajectory
+from heddle.validation import first_fault
 
 
 class RecordFileError(HeddleError):
@@ -60,11 +61,4 @@ def _decode(path: Path, number: int, line: bytes) -> Trajectory:
     try:
         return decode_trajectory(line)
     except ValidationError as exc:
-        raise RecordFileError(f"{path}, line {number}: {first_problem(exc)}") from exc
-
-
-def first_problem(error: ValidationError) -> str:
-    """The first thing that is wrong, with its field: one line for a person."""
-    problem = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in problem["loc"])
-    return f"{where}: {problem['msg']}" if where else problem["msg"]
+        raise RecordFileError(f"{path}, line {number}: {first_fault(exc)}") from exc

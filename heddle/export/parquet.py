@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from heddle.export.jsonl import RecordFileError, first_problem
+from heddle.export.jsonl import RecordFileError
 from heddle.export.whole import whole_file, writing
 from heddle.records import Timing, Trajectory, decode_trajectory, encode_trajectory
+from heddle.validation import first_fault
 
 ROWS_PER_GROUP = 256
 """Rows in memory at once: tens of megabytes at the longest responses."""
@@ -107,6 +108,6 @@ def _record(path: Path, number: int, row: Mapping[str, Any]) -> Trajectory:
     try:
         return record_of(row)
     except ValidationError as exc:
-        raise RecordFileError(f"{path}, row {number}: {first_problem(exc)}") from exc
+        raise RecordFileError(f"{path}, row {number}: {first_fault(exc)}") from exc
     except orjson.JSONDecodeError as exc:
         raise RecordFileError(f"{path}, row {number}: a JSON column cannot be read: {exc}") from exc

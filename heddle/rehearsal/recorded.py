@@ -21,6 +21,7 @@ from heddle.simulate.trace_files import read_trace
 from heddle.simulate.workload import Workload, WorkStep, WorkTrajectory
 from heddle.store.finished import finished_records, last_finished_batch, store_at
 from heddle.types import GroupId, TrajectoryId, TrajectoryStatus
+from heddle.validation import first_fault
 
 _OWN_ENDS = (TrajectoryStatus.COMPLETED, TrajectoryStatus.TRUNCATED)
 
@@ -73,8 +74,7 @@ def _of_records(lines: Iterable[bytes], name: str) -> Workload:
         try:
             record = decode_trajectory(line)
         except ValidationError as exc:
-            first = exc.errors()[0]
-            raise InvalidRequest(first["msg"], path=f"{name}:{number}") from exc
+            raise InvalidRequest(str(first_fault(exc)), path=f"{name}:{number}") from exc
         if record.status in _OWN_ENDS and record.steps:
             played.append(_of_record(record))
         else:

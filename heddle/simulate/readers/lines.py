@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from heddle.errors import InvalidRequest
+from heddle.validation import first_fault
 
 Row = TypeVar("Row")
 
@@ -37,9 +38,8 @@ def decode(adapter: TypeAdapter[Row], line: bytes, where: str) -> Row:
     try:
         return adapter.validate_json(line, strict=True)
     except ValidationError as exc:
-        error = exc.errors(include_url=False, include_context=False)[0]
-        field = ".".join(str(part) for part in error["loc"])
-        raise InvalidRequest(error["msg"], path=f"{where}: {field}" if field else where) from exc
+        fault = first_fault(exc)
+        raise InvalidRequest(fault.message, path=f"{where}: {fault.where}" if fault.where else where) from exc
 
 
 def some(count: int, one: str, many: str) -> str:
