@@ -2,15 +2,16 @@
 
 The median tells what a typical trajectory still does, and ranks trajectories as a whole. Who will be among
 the longest is another question: a chance in ten of ten times the tokens doubles the mean and leaves the
-median. So the mean is estimated apart, by three opinions on it, and what each counts for is learned online
-from their squared errors in tokens, which the long ones dominate, too:
+median. So the mean is estimated apart, as the mean of four opinions:
 
-- the mean of what remained after as many steps;
+- what remained on average after as many steps;
 - that mean times what the regression on logarithms says of the trajectory;
-- that mean times what a regression on tokens themselves says of it.
+- that mean times what a regression on tokens themselves says of it;
+- what was estimated first, less what was generated since: later evidence is about what a trajectory does just
+  now, this is what it was taken for.
 
-Source of the weights: exponentially weighted forecasters; Cesa-Bianchi and Lugosi, "Prediction, Learning,
-and Games" (2006), chapter 2.
+All count the same. Their squared errors are decided by a few giants, and weights learned from those are worse
+than none.
 """
 
 from __future__ import annotations
@@ -31,19 +32,10 @@ MEMORY = 400.0
 BORROWED = 4.0
 """Weight of the mean before a cell in its own, in values."""
 
-OPINIONS = 3
-
-RATE = 1.0
-"""How fast an opinion that errs loses its weight."""
-
-HALF_LIFE = 500.0
-"""Trajectories after which an error counts half."""
-
-WORST = 10.0
-"""Most that one trajectory can count against an opinion, in mean squared errors of the mean."""
-
 FURTHEST = 2.0
 """Logarithm of the factor by which an opinion may differ from the mean of the step."""
+
+_FACTOR = math.exp(FURTHEST)
 
 
 @dataclass(slots=True)
@@ -51,61 +43,44 @@ class _State:
     counts: list[float] = field(default_factory=lambda: [0.0] * MOST_CELLS)
     means: list[float] = field(default_factory=lambda: [0.0] * MOST_CELLS)
     """Remaining tokens, by cell."""
-    spread: float = 0.0
-    """Mean squared error of the mean of the step."""
     excess: float = 1.0
-    """Mean of the factor by which the second opinion exceeds the mean of the step."""
+    """Mean of the factor by which the regression on logarithms exceeds the mean of the step."""
     judged: float = 0.0
-    """Trajectories that ``spread`` and ``excess`` remember."""
-    losses: list[float] = field(default_factory=lambda: [0.0] * OPINIONS)
-    """Of each opinion: squared errors in units of ``spread``, faded."""
+    """Trajectories that ``excess`` remembers."""
 
 
 _STATE: TypeAdapter[_State] = TypeAdapter(_State)
 
 
 class Expectation:
-    """The opinions of one workload, and what they proved to be worth."""
+    """The mean of one workload's remaining tokens, after so many steps and for one trajectory."""
 
     def __init__(self) -> None:
         self._state = _State()
         self._table: Floats | None = None
-        self._shares: list[float] | None = None
-        """Weights of the opinions, until one is judged again."""
 
     def relative(self, cells: Ints, remaining: Floats) -> Floats:
         """By which share of the mean of its step each exceeds it: what a regression on tokens learns."""
         return remaining / self._means(cells) - 1.0
 
-    def estimate(self, cells: Ints, deviations: Floats, excess: Floats) -> Floats:
+    def estimate(self, cells: Ints, deviations: Floats, excess: Floats, first_left: Floats) -> Floats:
         """Remaining tokens, one number a point.
 
         ``deviations``: of the logarithm from the mean of its step, as estimated; ``excess``: of the tokens,
-        as a share of their mean.
+        as a share of their mean; ``first_left``: by the first estimate, NaN where there is none.
         """
-        typical, linear = self._ratios(deviations, excess)
-        known, by_typical, by_linear = self._weights()
-        estimate: Floats = self._means(cells) * (known + by_typical * typical + by_linear * linear)
+        typical = _bounded(deviations) / self._state.excess
+        linear = np.minimum(np.maximum(1.0 + excess, 1.0 / _FACTOR), _FACTOR)
+        three = self._means(cells) * (1.0 + typical + linear)
+        estimate: Floats = np.where(np.isnan(first_left), three / 3.0, (three + first_left) / 4.0)
         return estimate
 
-    def judge(self, cells: Ints, deviations: Floats, excess: Floats, remaining: Floats) -> None:
-        """The points of one trajectory, judged by what was known before it."""
-        state, means = self._state, self._means(cells)
-        typical, linear = self._ratios(deviations, excess)
-        opinions = np.array((means, means * typical, means * linear))
-        opinions -= remaining
-        opinions *= opinions
-        errors = (np.add.reduce(opinions, axis=1) / len(cells)).tolist()
+    def judge(self, deviations: Floats) -> None:
+        """What was said of the points of one trajectory that ended."""
+        state = self._state
         state.judged = min(state.judged + 1.0, MEMORY)
-        state.spread += (errors[0] - state.spread) / state.judged
-        factor = state.excess * float(np.add.reduce(typical) / len(cells))
+        factor = float(np.add.reduce(_bounded(deviations)) / len(deviations))
         state.excess += (factor - state.excess) / state.judged
-        scale = max(state.spread, 1.0)
-        fade = 0.5 ** (1.0 / HALF_LIFE)
-        self._shares = None
-        state.losses = [
-            fade * loss + min(error / scale, WORST) for loss, error in zip(state.losses, errors, strict=True)
-        ]
 
     def learn(self, cells: Sequence[int], remaining: Sequence[float]) -> None:
         """What remained at the points of one trajectory."""
@@ -120,8 +95,7 @@ class Expectation:
         state = self._state
         state.counts = [min(known, count) for known in state.counts]
         state.judged = min(state.judged, count)
-        state.losses = [0.0] * OPINIONS
-        self._table = self._shares = None
+        self._table = None
 
     def save(self) -> Json:
         """Everything."""
@@ -129,22 +103,7 @@ class Expectation:
 
     def restore(self, state: Json) -> None:
         """Raises ``pydantic.ValidationError``."""
-        self._state, self._table, self._shares = _STATE.validate_python(state), None, None
-
-    def _ratios(self, deviations: Floats, excess: Floats) -> tuple[Floats, Floats]:
-        """Of the second and of the third opinion to the first."""
-        far = math.exp(FURTHEST)
-        typical = np.exp(np.minimum(np.maximum(deviations, -FURTHEST), FURTHEST)) / self._state.excess
-        return typical, np.minimum(np.maximum(1.0 + excess, 1.0 / far), far)
-
-    def _weights(self) -> list[float]:
-        """Of the opinions; their sum is 1."""
-        if self._shares is None:
-            least = min(self._state.losses)
-            shares = [math.exp(RATE * (least - loss)) for loss in self._state.losses]
-            whole = sum(shares)
-            self._shares = [share / whole for share in shares]
-        return self._shares
+        self._state, self._table = _STATE.validate_python(state), None
 
     def _means(self, cells: Ints) -> Floats:
         """At least 1 token. A cell that nobody reached is like the one before it."""
@@ -161,3 +120,8 @@ class Expectation:
             table.append(before)
             borrowed = BORROWED
         return np.maximum(table, 1.0)
+
+
+def _bounded(deviations: Floats) -> Floats:
+    """The factors that logarithms stand for."""
+    return np.exp(np.minimum(np.maximum(deviations, -FURTHEST), FURTHEST))

@@ -6,6 +6,7 @@ is learned of a step would be learned of the short ones alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,6 +20,9 @@ from heddle.types import Prediction, TrajectoryId
 RECENT = 8
 """Latest points of a trajectory that are kept for estimates that come late."""
 
+LEAST_LEFT = 0.35
+"""Share of what was estimated first that is left at least: who outlives an estimate has not ended by it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
@@ -28,7 +32,7 @@ class Estimates:
     """Whether any ending was seen; the other estimates mean nothing before."""
     buckets: Ints
     rows: Floats
-    """The evidence: shape (points, columns)."""
+    """The evidence, as the sources told it: shape (points, columns)."""
     quantiles: Floats
     """``LEVELS`` of the logarithm of 1 + the remaining tokens: shape (quantiles, points)."""
     tokens: Floats
@@ -70,6 +74,7 @@ class Estimated(NamedTuple):
     median: float
     """NaN, as the others, where nothing was known."""
     high: float
+    tokens: float
 
 
 class OpenPaths:
@@ -82,7 +87,8 @@ class OpenPaths:
         """A newer estimate after the same step takes the place of the older."""
         paths = self._paths
         _, low, median, high, _ = estimates.quantiles.tolist()
-        told = map(Estimated, points, estimates.buckets.tolist(), estimates.rows, low, median, high)
+        tokens = estimates.tokens.tolist() if estimates.known else [math.nan] * len(points)
+        told = map(Estimated, points, estimates.buckets.tolist(), estimates.rows, low, median, high, tokens)
         for point, estimated in zip(points, told, strict=True):
             path = paths.get(point.trajectory_id)
             if path is None:
@@ -94,6 +100,18 @@ class OpenPaths:
                 leaving = len(path) - 1 - RECENT
                 if leaving > 0 and not _is_first(path, leaving):
                     del path[leaving]
+
+    def first_left(self, points: Sequence[Point]) -> Floats:
+        """Mean of the tokens that would remain at each point, had the first estimate been right; NaN where
+        nothing was estimated after an earlier step."""
+        return np.array([self._first_left(point) for point in points])
+
+    def _first_left(self, point: Point) -> float:
+        path = self._paths.get(point.trajectory_id)
+        if path is None or path[0].point.steps_done == point.steps_done:
+            return math.nan
+        whole = path[0].point.generated_tokens + path[0].tokens
+        return max(whole - point.generated_tokens, LEAST_LEFT * whole)
 
     def at(self, trajectory_id: TrajectoryId, steps_done: int) -> Point | None:
         """How the trajectory stood after so many steps, if that is remembered."""

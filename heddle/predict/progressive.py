@@ -112,7 +112,7 @@ class Progressive:
     def _estimate(
         self, points: Sequence[Point], workload: Workload, most: Sequence[int]
     ) -> Sequence[Prediction | None]:
-        estimates = workload.estimate(points)
+        estimates = workload.estimate(points, self._paths.first_left(points))
         self._paths.add(points, estimates)
         return estimates.predictions(points, most, self.name)
 

@@ -85,6 +85,8 @@ class Workload:
         ends = np.cumsum([0, *(len(source.prior) for source in sources)]).tolist()
         self._columns = [(s, slice(*ends)) for s, ends in zip(sources, pairwise(ends), strict=True)]
         """Each source and its part of a row."""
+        self._absolute = np.flatnonzero([source.absolute for source in sources for _ in source.prior])
+        """Columns that the mean is yet to be taken off."""
         self._expectation = Expectation()
         self._calibrator = Calibrator()
         self._trust = TrustWindow()
@@ -94,8 +96,12 @@ class Workload:
         self._learned = False
         """Whether a whole cohort was learned from."""
 
-    def estimate(self, points: Sequence[Point]) -> Estimates:
-        """What is expected to remain at each point."""
+    def estimate(self, points: Sequence[Point], first_left: Floats) -> Estimates:
+        """What is expected to remain at each point.
+
+        ``first_left``: tokens that would remain, had the first estimate of the trajectory been right; NaN
+        where this is the first.
+        """
         for point in points:
             self._cohorts.begin(point.trajectory_id)
         buckets, stages, cells = places_of([point.steps_done for point in points])
@@ -106,7 +112,7 @@ class Workload:
             source.fill(points, context, rows[:, columns])
         known = self._levels.total_count > 0.0
         if known:
-            deviations, excess = self._ridge.predict(rows, stages).T
+            deviations, excess = self._ridge.predict(self._deviations(rows, levels), stages).T
             expected = levels + deviations
         else:
             deviations = excess = np.zeros(len(points))
@@ -116,7 +122,7 @@ class Workload:
             buckets=buckets,
             rows=rows,
             quantiles=expected + self._calibrator.offsets()[:, buckets],
-            tokens=self._expectation.estimate(cells, deviations, excess),
+            tokens=self._expectation.estimate(cells, deviations, excess, first_left),
             steps=steps,
             tool_seconds=tool_seconds,
         )
@@ -208,6 +214,13 @@ class Workload:
     def _context(self, buckets: Ints, levels: Floats) -> Context:
         return Context(self._levels.total_mean, self._levels.total_deviation, buckets, levels)
 
+    def _deviations(self, rows: Floats, levels: Floats) -> Floats:
+        """The evidence, where all that estimates does so beside the mean; ``levels``: one a row."""
+        found = rows.copy()
+        absolute = rows[:, self._absolute]
+        found[:, self._absolute] = np.where(absolute == 0.0, 0.0, absolute - levels[:, None])
+        return found
+
     def _learn(self, endings: Sequence[_Ending]) -> None:
         """What was expected is judged first, by what was known before any of these endings."""
         buckets, stages, cells = places_of([e.point.steps_done for ending in endings for e in ending.path])
@@ -217,10 +230,11 @@ class Workload:
         bounds = np.cumsum([0, *(len(ending.path) for ending in endings)]).tolist()
         slices = [slice(start, end) for start, end in pairwise(bounds)]
         if self._learned:
-            deviations, excess = self._ridge.predict(rows, stages).T
-            expected = self._tables[0, buckets] + deviations
+            levels = self._tables[0, buckets]
+            deviations = self._ridge.predict(self._deviations(rows, levels), stages)[:, 0]
+            expected = levels + deviations
             for part in slices:
-                self._expectation.judge(cells[part], deviations[part], excess[part], tokens[part])
+                self._expectation.judge(deviations[part])
             self._judge(endings, slices, buckets, remaining - expected)
         else:
             # Until now the means were those of the first to end, which are the shortest.
@@ -228,10 +242,11 @@ class Workload:
         for ending, part in zip(endings, slices, strict=True):
             self._learn_levels(ending, buckets[part].tolist(), cells[part].tolist())
         self._tables = self._levels.table()
-        residuals = remaining - self._tables[0, buckets]
+        levels = self._tables[0, buckets]
+        residuals = remaining - levels
         targets = np.stack((residuals, self._expectation.relative(cells, tokens)), axis=1)
         weights = np.array([len(e.path) ** -0.5 for e in endings for _ in e.path])
-        self._ridge.learn(rows, targets, stages, weights, len(endings))
+        self._ridge.learn(self._deviations(rows, levels), targets, stages, weights, len(endings))
         for ending, part in zip(endings, slices, strict=True):
             surprise = math.log1p(ending.total_tokens) - self._levels.total_mean
             points = [e.point for e in ending.path]

@@ -217,6 +217,22 @@ def test_an_estimate_from_outside_counts_however_late() -> None:
     assert predictor.refine(view, Prediction(9_000.0, 1.0, 1e5, 7, "features")) is None
 
 
+def test_what_models_say_counts_from_the_first_batch_on() -> None:
+    """Those that came before any mean was known to compare them with are learned from as they were meant."""
+    lives = population(11, 320)
+    told = {
+        (t.trajectory_id, p.steps_done): (
+            Prediction(float(t.total_tokens - p.generated_tokens), 1.0, 1e5, p.steps_done, "text"),
+        )
+        for t in lives
+        for p in t.points
+    }
+    predictor = make_predictor("progressive")
+    first, second = (list(play(predictor, half, told, name="b")) for half in (lives[:160], lives[160:]))
+    assert first[0].prediction is None
+    assert judged(second).spearman > 0.85
+
+
 def test_the_same_history_gives_the_same_predictions() -> None:
     """Replays of event logs depend on it."""
     first, second = (list(stream(make_predictor("progressive"), population(4, 160))) for _ in range(2))

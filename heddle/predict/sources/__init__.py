@@ -1,8 +1,9 @@
 """Where evidence about the length of a trajectory comes from, one file each.
 
 Evidence is columns of numbers that are 0 where nothing is known; a regression learns what they are worth.
-A column that estimates is a *deviation*: the estimated logarithm of the remaining tokens less the mean at
-that step.
+A column that estimates is a *deviation*, the estimated logarithm of the remaining tokens less the mean at
+that step, or *absolute*, that logarithm itself: then the mean is taken off when the evidence is used. That
+may be long after it was seen, and in the first batch of a workload no mean is known before.
 """
 
 from __future__ import annotations
@@ -55,6 +56,11 @@ class Source(Protocol):
         """Weight of each column before anything is learned."""
         ...
 
+    @property
+    def absolute(self) -> bool:
+        """Whether its columns are logarithms of 1 + remaining tokens; 0 still says that nothing is known."""
+        ...
+
     def fill(self, points: Sequence[Point], context: Context, rows: Floats) -> None:
         """Write what is known of each point; ``rows``: zeros of shape (points, columns)."""
         ...
@@ -93,6 +99,8 @@ class Source(Protocol):
 
 class SilentSource:
     """Learns nothing and keeps nothing; sources override what they do have."""
+
+    absolute = False
 
     def observe_step(self, point: Point, context: Context) -> None:
         """Nothing to learn."""

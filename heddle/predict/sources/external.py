@@ -6,9 +6,8 @@ perhaps never. What was generated since an estimate is taken off it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-
-import numpy as np
 
 from heddle.predict.buckets import Floats
 from heddle.predict.point import Point
@@ -17,7 +16,9 @@ from heddle.types import Prediction, TrajectoryId
 
 
 class ExternalModel(SilentSource):
-    """One column: the newest estimate of the model of this name, as a deviation; 0 without one."""
+    """One column: the newest estimate of the model of this name."""
+
+    absolute = True
 
     def __init__(self, name: str, weight: float) -> None:
         self.name = name
@@ -28,10 +29,10 @@ class ExternalModel(SilentSource):
     def fill(self, points: Sequence[Point], context: Context, rows: Floats) -> None:
         if not self._totals:
             return
-        totals = np.array([self._totals.get(p.trajectory_id, np.nan) for p in points])
-        generated = np.array([p.generated_tokens for p in points], dtype=np.float64)
-        left = np.log1p(np.maximum(totals - generated, 1.0))
-        rows[:, 0] = np.where(np.isnan(totals), 0.0, left - context.levels)
+        for index, point in enumerate(points):
+            total = self._totals.get(point.trajectory_id)
+            if total is not None:
+                rows[index, 0] = math.log1p(max(total - point.generated_tokens, 1.0))
 
     def observe_estimate(self, point: Point, estimate: Prediction) -> None:
         if estimate.model == self.name:
