@@ -8,6 +8,9 @@ seconds from its start, interpreter and imports included, until it opens the coo
 work (everything open is restored by then), and until every trajectory is in its tool again; seconds of
 processor time of all its threads until then, which a busy machine disturbs less. *Recovery* is from the
 opening to the last trajectory's return. The same with a store without open trajectories, for comparison.
+
+Beside it ``heddle serve`` itself, on copies of the same data: seconds from the start of the command until it
+tells its URL, and until its REST surface answers that every trajectory is in its tool again.
 """
 
 from __future__ import annotations
@@ -16,58 +19,31 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from heddle.agent.ports import Episode, GenerationRequest, Reward, ToolInvoker
+from chatter import speak
+
 from heddle.api.schemas import BatchRequest
 from heddle.app import open_coordinator
 from heddle.config import HeddleConfig, parse_config
 from heddle.coordinator.assembly import EngineKit
 from heddle.coordinator.service import Coordinator
 from heddle.engines.fake import FakeEngine, FakeLauncher, FakeModel
-from heddle.environments.base import ToolAnswer, ToolContext, ToolEnvironment
 from heddle.garbage import young_only
 from heddle.text.byte_tokenizer import TURN_END, ByteTokenizer
-from heddle.types import Json, Message, ToolCall, ToolSpec
 
-SAID = "so it is said once more " * 8
 POLL_S = 0.01
+CONTEXT_TOKENS = 1 << 20
 DEADLINE_S = 300.0
-
-
-class ChatterEnvironment(ToolEnvironment):
-    """Every step calls one tool, which says it again; the last one never ends."""
-
-    def __init__(self) -> None:
-        text: dict[str, Json] = {"type": "string"}
-        parameters: dict[str, Json] = {"type": "object", "properties": {"text": text}, "required": ["text"]}
-        super().__init__("chatter", (ToolSpec("say", "Says it again.", parameters),))
-
-    def opening(self, task: Mapping[str, Json]) -> tuple[Message, ...]:
-        return (Message("user", f"Task {task['number']}. {SAID * 4}"),)
-
-    async def run_tool(self, call: ToolCall, context: ToolContext) -> ToolAnswer:
-        if sum(message.role == "assistant" for message in context.messages) == context.task["steps"]:
-            await asyncio.Event().wait()
-        return ToolAnswer(str(call.arguments["text"]))
-
-    async def reward(self, episode: Episode, tools: ToolInvoker) -> Reward:
-        return Reward(1.0)
-
-
-def _speak(request: GenerationRequest) -> Sequence[int]:
-    return [
-        *f'<tool_call>\n{{"name": "say", "arguments": {{"text": "{SAID}"}}}}\n</tool_call>'.encode(),
-        TURN_END,
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +59,14 @@ class Load:
             "kind": "fake",
             "pool": "1+1",
             "slots": max(1, self.trajectories),
-            "context_tokens": 1 << 20,
+            "context_tokens": CONTEXT_TOKENS,
         }
         return parse_config(
             {
                 "data_dir": data_dir,
                 "log_level": "error",
                 "engine": engine,
-                "environments": {"chatter": "__main__:ChatterEnvironment"},
+                "environments": {"chatter": "chatter:ChatterEnvironment"},
             }
         )
 
@@ -107,8 +83,9 @@ class Load:
 
 
 def _kit() -> EngineKit:
-    model = FakeModel(_speak, end_of_turn_id=TURN_END, context_tokens=1 << 20)
-    return EngineKit(FakeLauncher(model=model), ByteTokenizer(), FakeEngine.capabilities, "chatter")
+    """Under the name of the engine that ``heddle serve`` has, which goes on with its trajectories."""
+    model = FakeModel(speak, end_of_turn_id=TURN_END, context_tokens=CONTEXT_TOKENS)
+    return EngineKit(FakeLauncher(model=model), ByteTokenizer(), FakeEngine.capabilities, "fake")
 
 
 async def _until_all_are_in_tools(coordinator: Coordinator, load: Load) -> None:
@@ -193,16 +170,58 @@ def reopen(load: Load, data_dir: Path) -> Opened:
     return Opened(reached["opens"], reached["accepts"], reached["back"], processor_s)
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Seconds from the start of ``heddle serve``."""
+
+    announced_s: float
+    """When it told its URL."""
+    all_back_s: float
+    """When its REST surface said that every trajectory is in its tool."""
+
+
+def serve(load: Load, data_dir: Path) -> Served:
+    """Start ``heddle serve`` on this data, ask it until all are back, and end it."""
+    command = [sys.executable, "-m", "heddle", "serve", "--json", "--port", "0", "--data-dir", str(data_dir)]
+    command += ["--engine", "fake", "--pool", "1+1", "--slots", str(load.trajectories)]
+    for assignment in (
+        "log_level=error",
+        f"engine.context_tokens={CONTEXT_TOKENS}",
+        "environments.chatter=chatter:ChatterEnvironment",
+    ):
+        command += ["--set", assignment]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    began = time.monotonic()
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        try:
+            url = json.loads(process.stdout.readline())["url"]
+            announced_s = time.monotonic() - began
+            while _phases(url) != {"in_tool": load.trajectories}:
+                if time.monotonic() - began > DEADLINE_S:
+                    raise SystemExit("the server did not get so far")
+                time.sleep(POLL_S)
+            return Served(announced_s, time.monotonic() - began)
+        finally:
+            process.kill()
+
+
+def _phases(url: str) -> object:
+    with urllib.request.urlopen(f"{url}/v1/batches/open", timeout=DEADLINE_S) as answer:
+        return json.load(answer)["by_phase"]
+
+
 def measure(load: Load, repeats: int) -> dict[str, float]:
     """Medians over several openings."""
     with tempfile.TemporaryDirectory(prefix="heddle-recovery-") as base:
         killed = Path(base, "killed")
         kill_one(load, killed)
-        opened = []
+        opened, served = [], []
         for number in range(repeats):
-            copy = Path(base, f"copy-{number}")
-            shutil.copytree(killed, copy)
-            opened.append(reopen(load, copy))
+            opened.append(reopen(load, Path(shutil.copytree(killed, Path(base, f"copy-{number}")))))
+            served.append(serve(load, Path(shutil.copytree(killed, Path(base, f"served-{number}")))))
         empty = [reopen(Load(0, 0), Path(base, f"empty-{n}")) for n in range(repeats)]
         size = sum(path.stat().st_size for path in killed.glob("heddle.db*"))
     return {
@@ -216,6 +235,9 @@ def measure(load: Load, repeats: int) -> dict[str, float]:
         "recovery_s": statistics.median(one.recovery_s for one in opened),
         "slowest_recovery_s": max(one.recovery_s for one in opened),
         "processor_s": statistics.median(one.processor_s for one in opened),
+        "serve_announced_s": statistics.median(one.announced_s for one in served),
+        "serve_all_back_s": statistics.median(one.all_back_s for one in served),
+        "slowest_serve_all_back_s": max(one.all_back_s for one in served),
         "empty_accepts_s": statistics.median(one.accepts_s for one in empty),
         "empty_processor_s": statistics.median(one.processor_s for one in empty),
     }

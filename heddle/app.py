@@ -15,7 +15,6 @@ from pathlib import Path
 
 import structlog
 
-from heddle.api.app import ApiServer, make_app
 from heddle.config import DecisionsConfig, HeddleConfig
 from heddle.control.build import PlaneSettings, build_plane, kernel_loader
 from heddle.coordinator.assembly import EngineKit, Parts, running_coordinator, single_error
@@ -26,7 +25,7 @@ from heddle.engine_kits import engine_kit
 from heddle.environments.registry import EnvironmentRegistry, build_registry
 from heddle.errors import ConfigError, InvalidRequest
 from heddle.eventlog import EventLogWriter
-from heddle.garbage import collecting_at_rest, young_only
+from heddle.garbage import collecting_at_rest
 from heddle.metrics import Metrics
 from heddle.planning.profile import Profile
 from heddle.planning.profile_csv import ProfileTable
@@ -122,21 +121,22 @@ async def open_coordinator(
     ``config.tools.isolation`` found, where it was probed already. Leaving the block stops everything
     that was started; open trajectories stay in the journal. Raises ``ConfigError`` and ``StoreError``.
     """
-    metrics = metrics or Metrics()
-    kit = kit or await engine_kit(config)
-    environments = build_registry(config.environments)
-    config.data_dir.mkdir(parents=True, exist_ok=True)
-    settings = plane_settings(config, kit.pool, kit.transfer_tokens_per_s)
-    if kit.pool is not None and settings.reshaper != "none":
-        raise ConfigError("decisions.reshaper: servers that run already can be given no other shape")
-    settings = await _rehearsed(config, settings, kit)
     async with AsyncExitStack() as stack:
         stack.enter_context(single_error())
+        probe = await stack.enter_async_context(_probed(config, isolation))
+        metrics = metrics or Metrics()
+        kit = kit or await engine_kit(config)
+        environments = build_registry(config.environments)
+        config.data_dir.mkdir(parents=True, exist_ok=True)
+        settings = plane_settings(config, kit.pool, kit.transfer_tokens_per_s)
+        if kit.pool is not None and settings.reshaper != "none":
+            raise ConfigError("decisions.reshaper: servers that run already can be given no other shape")
+        settings = await _rehearsed(config, settings, kit)
         store = await stack.enter_async_context(open_store(config.data_dir / STORE_NAME))
         event_log = stack.enter_context(EventLogWriter(_event_log_path(config.data_dir), settings))
         broadcaster = Broadcaster()
         watcher = RunWatcher(metrics, broadcaster)
-        tools = await asyncio.to_thread(build_tools, config, environments, watcher, isolation)
+        tools = await asyncio.to_thread(build_tools, config, environments, watcher, await probe)
         stack.push_async_callback(tools.close)
         parts = Parts(
             config=config,
@@ -155,11 +155,27 @@ async def open_coordinator(
         yield await stack.enter_async_context(running_coordinator(parts))
 
 
+@asynccontextmanager
+async def _probed(config: HeddleConfig, known: Isolation | None) -> AsyncIterator[asyncio.Future[Isolation]]:
+    """The isolation that there is, found out by processes of its own while others go on, where it is not
+    ``known``."""
+    loop = asyncio.get_running_loop()
+    probe: asyncio.Future[Isolation] = loop.create_future()
+    if known is not None:
+        probe.set_result(known)
+    else:
+        probe = loop.run_in_executor(None, detect_isolation, config.tools.isolation)
+    try:
+        yield probe
+    finally:
+        await asyncio.wait({probe})
+
+
 def build_tools(
     config: HeddleConfig,
     environments: EnvironmentRegistry,
     watcher: RunWatcher,
-    isolation: Isolation | None,
+    isolation: Isolation,
 ) -> ToolManager:
     """The Tool Manager with the sandbox and whatever backends the environments bring."""
     limits = SandboxLimits(
@@ -171,7 +187,6 @@ def build_tools(
     )
     directories = SandboxDirectories(config.data_dir / "sandboxes")
     directories.reap()
-    isolation = isolation or detect_isolation(config.tools.isolation)
     log.info("sandbox", isolation=isolation.mode, complete=isolation.complete, detail=isolation.detail)
     sandbox = PythonSandbox(limits=limits, isolation=isolation, directories=directories)
     tools = ToolManager(
@@ -188,10 +203,14 @@ def build_tools(
 async def serve(
     config: HeddleConfig, isolation: Isolation, *, on_started: Callable[[str], None], stop: asyncio.Event
 ) -> None:
-    """Run the coordinator and its REST surface until ``stop`` is set."""
+    """Run the coordinator and its REST surface until ``stop`` is set.
+
+    Inside of ``heddle.garbage.young_only``, else full collections hold it up.
+    """
+    from heddle.api.app import ApiServer, make_app  # imported late: a coordinator needs no HTTP server
+
     metrics = Metrics()
     async with AsyncExitStack() as stack:
-        stack.enter_context(young_only())
         coordinator = await stack.enter_async_context(open_coordinator(config, metrics, isolation=isolation))
         await stack.enter_async_context(collecting_at_rest(coordinator.at_rest))
         app = make_app(

@@ -17,7 +17,7 @@ import psutil
 
 from heddle.config import HeddleConfig
 from heddle.doctor import Findings, IsolationFinding, ModelFinding, SGLangFinding
-from heddle.engine_kits import device_order, server_template, tokenizer_directory
+from heddle.engine_kits.sglang import device_order, server_template, tokenizer_directory
 from heddle.engines.embedded.launcher import usable_cores
 from heddle.engines.embedded.model import PACKAGED_MODELS, find_model
 from heddle.errors import ConfigError

@@ -14,6 +14,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from types import MappingProxyType
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
@@ -101,7 +102,7 @@ def _parse_preset(name: str, table: dict[str, object], known: Mapping[str, Prese
     if base is not None and base not in known:
         raise ConfigError(f"{source}: presets.{name}.base: {base!r} is none of {', '.join(known)}")
     try:
-        own = _CHOICES.validate_python(table)
+        own = _adapter().validate_python(table)
     except ValidationError as exc:
         wrong = "; ".join(map(str, faults(exc, [*Choices.__annotations__, "base"])))
         raise ConfigError(f"{source}: presets.{name}: {wrong}") from exc
@@ -114,7 +115,11 @@ def _toml_value(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value).lower()
 
 
-_CHOICES: TypeAdapter[Choices] = TypeAdapter(Choices)
+@cache
+def _adapter() -> TypeAdapter[Choices]:
+    """Made when a configuration names presets."""
+    return TypeAdapter(Choices)
+
 
 _ENGINE_ORDER = Choices(scheduler="fcfs", preemption=False, migration="none", kv_guard=False)
 """What systems do that see steps and not trajectories: engines serve in the order of arrival."""

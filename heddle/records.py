@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 
 import orjson
 from pydantic import TypeAdapter
@@ -196,9 +197,6 @@ class Trajectory:
         return sum(self.response_mask)
 
 
-_ADAPTER: TypeAdapter[Trajectory] = TypeAdapter(Trajectory)
-
-
 def encode_trajectory(trajectory: Trajectory) -> bytes:
     """One JSON object, no newline."""
     return orjson.dumps(trajectory)
@@ -206,4 +204,10 @@ def encode_trajectory(trajectory: Trajectory) -> bytes:
 
 def decode_trajectory(line: bytes) -> Trajectory:
     """The inverse of :func:`encode_trajectory`; raises ``pydantic.ValidationError`` on a foreign record."""
-    return _ADAPTER.validate_json(line)
+    return _adapter().validate_json(line)
+
+
+@cache
+def _adapter() -> TypeAdapter[Trajectory]:
+    """Made when it is first needed: whoever only writes records starts without it."""
+    return TypeAdapter(Trajectory)

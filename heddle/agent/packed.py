@@ -44,25 +44,25 @@ def unpack(adapter: TypeAdapter[_Entry], payload: bytes) -> _Entry:
 
 def _array(kind: Literal["i", "d"], value: object, words: bytes) -> array[int] | array[float]:
     """Raises ``ValueError``, which a validation reports."""
-    match value:
-        case {"at": int(at), "items": int(items)}:
-            unpacked: array[int] | array[float] = array(kind)
-            end = at + items * unpacked.itemsize
-            if not 0 <= at <= end <= len(words):
-                raise ValueError(f"{items} numbers from byte {at} are not there")
-            unpacked.frombytes(words[at:end])
-            return unpacked
-        case str():
-            unpacked = array(kind)
-            unpacked.frombytes(b64decode(value, validate=True))
-            return unpacked
-        case list():
-            try:
-                return array(kind, value)
-            except (TypeError, OverflowError) as exc:
-                raise ValueError(f"no list of numbers: {exc}") from exc
-        case _:
-            raise ValueError("neither the place of an array nor packed numbers nor a list of them")
+    unpacked: array[int] | array[float] = array(kind)
+    if isinstance(value, dict):  # no pattern to match: this runs for every half-step of a recovery
+        at, items = value.get("at"), value.get("items")
+        if not (isinstance(at, int) and isinstance(items, int)):
+            raise ValueError("the place of an array has no beginning or no length")
+        end = at + items * unpacked.itemsize
+        if not 0 <= at <= end <= len(words):
+            raise ValueError(f"{items} numbers from byte {at} are not there")
+        unpacked.frombytes(words[at:end])
+    elif isinstance(value, str):
+        unpacked.frombytes(b64decode(value, validate=True))
+    elif isinstance(value, list):
+        try:
+            unpacked.extend(value)
+        except (TypeError, OverflowError) as exc:
+            raise ValueError(f"no list of numbers: {exc}") from exc
+    else:
+        raise ValueError("neither the place of an array nor packed numbers nor a list of them")
+    return unpacked
 
 
 def _ids(value: object, info: ValidationInfo[bytes]) -> array[int] | array[float]:

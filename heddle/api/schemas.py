@@ -15,7 +15,7 @@ Identifier = Annotated[str, StringConstraints(pattern=ID_PATTERN)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class PromptRequest(_Strict):

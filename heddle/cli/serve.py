@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from heddle.cli.logs import log_to_stderr
 from heddle.cli.output import ExitCode, Output
 from heddle.cli.signals import interrupts, run_interruptible
 from heddle.config import HeddleConfig
-from heddle.engines.sglang.command import LaunchPlan
 from heddle.errors import InvalidRequest
+from heddle.garbage import young_only
 from heddle.tools.sandbox import Isolation, detect_isolation
 from heddle.types import Json
+
+if TYPE_CHECKING:
+    from heddle.engines.sglang.command import LaunchPlan
 
 
 def serve(config: HeddleConfig, output: Output) -> int:
     """Serve until SIGINT or SIGTERM and return the exit code; a second signal does not wait."""
     log_to_stderr(config)
-    isolation = detect_isolation(config.tools.isolation)
+    with young_only():  # also while everything is imported and restored, which only adds what stays
+        return run_interruptible(_serve(config, output))
+
+
+async def _serve(config: HeddleConfig, output: Output) -> int:
+    probe = asyncio.get_running_loop().run_in_executor(None, detect_isolation, config.tools.isolation)
+    from heddle import app  # imported late: it loads every adapter, while other processes try the sandbox
+
+    isolation = await probe
     if not isolation.complete:
         output.note(isolation.detail)
-    return run_interruptible(_serve(config, isolation, output))
-
-
-async def _serve(config: HeddleConfig, isolation: Isolation, output: Output) -> int:
-    from heddle import app  # imported late: it loads every adapter
 
     def announce(url: str) -> None:
         if output.json:
@@ -47,7 +54,7 @@ def show_launches(config: HeddleConfig, output: Output) -> int:
 
     GPUs that are named need not be here. Raises ``ConfigError`` where the pool does not fit on them.
     """
-    from heddle.engine_kits import device_order, launch_plans  # imported late: it loads every adapter
+    from heddle.engine_kits.sglang import device_order, launch_plans  # imported late: adapters are slow
 
     if config.engine.kind != "sglang" or config.engine.sglang.workers:
         raise InvalidRequest("only SGLang servers that Heddle starts can be shown", path="--dry-run")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -54,7 +55,7 @@ def decode_header(line: bytes) -> PlaneSettings:
     if version != FORMAT_VERSION:
         raise StoreError(f"event log of version {version}, but this is the reader of {FORMAT_VERSION}")
     try:
-        return _SETTINGS.validate_python(header.get("settings"))
+        return _settings().validate_python(header.get("settings"))
     except (ValidationError, ConfigError) as exc:
         raise StoreError(f"bad header of an event log: {exc}") from exc
 
@@ -87,10 +88,10 @@ def decode_entry(line: bytes) -> LogEntry:
     try:
         ignored = fields.get("ignored")
         return LogEntry(
-            seq=_INT.validate_python(fields["seq"]),
-            now=_FLOAT.validate_python(fields["now"]),
-            event=_decode_tagged(fields["event"], _EVENTS),
-            commands=tuple(_decode_tagged(command, _COMMANDS) for command in fields["commands"]),
+            seq=_int().validate_python(fields["seq"]),
+            now=_float().validate_python(fields["now"]),
+            event=_decode_tagged(fields["event"], _adapters(Event)),
+            commands=tuple(_decode_tagged(command, _adapters(Command)) for command in fields["commands"]),
             ignored=None if ignored is None else IgnoreReason(ignored),
         )
     except (KeyError, TypeError, ValueError) as exc:
@@ -128,12 +129,24 @@ def _load_object(line: bytes) -> dict[str, Any]:
     return loaded
 
 
+# Made when a log is first read: a coordinator only writes one.
+
+
+@cache
 def _adapters(union: Any) -> Mapping[str, TypeAdapter[Any]]:
     return MappingProxyType({cls.__name__: TypeAdapter(cls) for cls in get_args(union)})
 
 
-_EVENTS = _adapters(Event)
-_COMMANDS = _adapters(Command)
-_SETTINGS: TypeAdapter[PlaneSettings] = TypeAdapter(PlaneSettings)
-_INT: TypeAdapter[int] = TypeAdapter(int)
-_FLOAT: TypeAdapter[float] = TypeAdapter(float)
+@cache
+def _settings() -> TypeAdapter[PlaneSettings]:
+    return TypeAdapter(PlaneSettings)
+
+
+@cache
+def _int() -> TypeAdapter[int]:
+    return TypeAdapter(int)
+
+
+@cache
+def _float() -> TypeAdapter[float]:
+    return TypeAdapter(float)

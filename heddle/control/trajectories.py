@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -42,8 +43,6 @@ from heddle.types import (
     TrajectoryPhase,
     TrajectoryStatus,
 )
-
-JSON: TypeAdapter[Json] = TypeAdapter(Json)
 
 NO_WORKER_LEFT = "every worker has failed for good and none is left to start"
 """Detail of the orders that end trajectories which no worker can ever serve."""
@@ -291,7 +290,7 @@ class TrajectoryEvents:
 
 def _parsed(state: str) -> Json:
     try:
-        return JSON.validate_json(state)
+        return _json().validate_json(state)
     except ValidationError as exc:
         raise ConfigError(f"the saved state of the predictor is not JSON: {exc}") from exc
 
@@ -338,3 +337,9 @@ def _reached_own_end(reason: StopReason) -> bool:
     """Whether its length is its own: neither somebody outside nor the clock cut it short."""
     own = (TrajectoryStatus.COMPLETED, TrajectoryStatus.TRUNCATED)
     return reason.status in own and reason is not StopReason.TIMED_OUT
+
+
+@cache
+def _json() -> TypeAdapter[Json]:
+    """Made when a state is there to be read."""
+    return TypeAdapter(Json)

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from heddle.agent.order import EngineLimits, LoopServices
 from heddle.agent.ports import EngineCapabilities, Tokenizer
@@ -22,7 +23,6 @@ from heddle.control.events import PoolRequested
 from heddle.control.plane import ControlPlane
 from heddle.coordinator.broadcast import Broadcaster
 from heddle.coordinator.control_loop import ControlLoop, DecisionLog
-from heddle.coordinator.estimates import ModelProcess
 from heddle.coordinator.housekeeping import keep_house
 from heddle.coordinator.ledger import DecodeLedger
 from heddle.coordinator.memory import PredictorMemory
@@ -45,9 +45,11 @@ from heddle.environments.registry import EnvironmentRegistry
 from heddle.errors import HeddleError
 from heddle.metrics import Metrics
 from heddle.planning.profile import Profile
-from heddle.predict.models.catalogue import trained_models
 from heddle.store.ports import Store
 from heddle.tools.manager import ToolManager
+
+if TYPE_CHECKING:
+    from heddle.coordinator.estimates import ModelProcess
 
 FINISHING_AT_ONCE = 32
 """Records built and committed at once: enough to commit in groups, few enough to bound memory."""
@@ -211,6 +213,10 @@ def _models(parts: Parts, control: ControlLoop) -> ModelProcess | None:
     folder = parts.config.decisions.predictor_models
     if folder is None:
         return None
+    # Imported late: most coordinators have no such models.
+    from heddle.coordinator.estimates import ModelProcess
+    from heddle.predict.models.catalogue import trained_models
+
     log_path = parts.config.data_dir / "logs" / "models.log"
     return ModelProcess(folder, trained_models(folder), log_path, control.post)
 

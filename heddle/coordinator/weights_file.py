@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import orjson
@@ -24,7 +25,10 @@ class Weights:
     """A digest of where they came from: the same version with another content is another thing."""
 
 
-_WEIGHTS = TypeAdapter(Weights)
+@cache
+def _weights() -> TypeAdapter[Weights]:
+    """Made when a file is there to be read."""
+    return TypeAdapter(Weights)
 
 
 class WeightsFile:
@@ -36,7 +40,8 @@ class WeightsFile:
     def load(self) -> Weights | None:
         """What was saved last; ``None`` where nothing was. Raises ``StoreError``."""
         try:
-            return _WEIGHTS.validate_json(self._path.read_bytes())
+            saved = self._path.read_bytes()
+            return _weights().validate_json(saved)
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as exc:

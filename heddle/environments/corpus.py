@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-import bm25s
-import numpy as np
 import orjson
 
 
@@ -29,6 +27,8 @@ class Corpus:
         self._by_id = {document.doc_id: document for document in documents}
         if len(self._by_id) != len(self._documents):
             raise ValueError("two documents have the same id")
+        import bm25s  # imported late, as numpy below: not every coordinator searches
+
         self._index = bm25s.BM25(backend="numpy", auto_compile=False)
         self._index.index([_tokens(f"{d.title} {d.title} {d.text}") for d in documents], show_progress=False)
 
@@ -45,6 +45,8 @@ class Corpus:
         known = [token for token in _tokens(query) if token in self._index.vocab_dict]
         if not known:
             return []
+        import numpy as np
+
         scores = self._index.get_scores(known)
         best = np.argsort(-scores, kind="stable")[:count]
         return [self._documents[i] for i in best if scores[i] > 0]
@@ -57,5 +59,7 @@ def shipped_corpus() -> Corpus:
 
 
 def _tokens(text: str) -> list[str]:
+    import bm25s
+
     tokens: list[str] = bm25s.tokenize([text], stopwords="en", return_ids=False, show_progress=False)[0]
     return tokens

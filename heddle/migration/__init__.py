@@ -1,4 +1,4 @@
-"""Whether to move a live trajectory while its tool runs."""
+"""Whether to move a live trajectory while its tool runs. Planners are imported where they are chosen."""
 
 from __future__ import annotations
 
@@ -6,19 +6,35 @@ from collections.abc import Callable, Mapping
 
 from heddle.control.ports import MigrationPlanner
 from heddle.errors import ConfigError
-from heddle.migration.gated import GatedMigration
 from heddle.migration.none import NoMigration
 from heddle.migration.options import MigrationOptions
-from heddle.migration.rank import RankMigration
-from heddle.migration.replan import ReplanMigration, load_kernels
 
 __all__ = ["MIGRATION_PLANNERS", "MigrationOptions", "kernel_loader", "make_migration_planner"]
 
+
+def _rank(options: MigrationOptions) -> MigrationPlanner:
+    from heddle.migration.rank import RankMigration
+
+    return RankMigration(options)
+
+
+def _gated(options: MigrationOptions) -> MigrationPlanner:
+    from heddle.migration.gated import GatedMigration
+
+    return GatedMigration(options)
+
+
+def _replan(options: MigrationOptions) -> MigrationPlanner:
+    from heddle.migration.replan import ReplanMigration
+
+    return ReplanMigration(options)
+
+
 MIGRATION_PLANNERS: Mapping[str, Callable[[MigrationOptions], MigrationPlanner]] = {
     "none": lambda options: NoMigration(),
-    "rank": RankMigration,
-    "gated": GatedMigration,
-    "replan": ReplanMigration,
+    "rank": _rank,
+    "gated": _gated,
+    "replan": _replan,
 }
 
 _NO_OPTIONS = MigrationOptions()
@@ -39,4 +55,8 @@ def kernel_loader(name: str) -> Callable[[], None] | None:
 
     Takes seconds at first: for a thread, before the first plan would wait for it.
     """
-    return load_kernels if name == ReplanMigration.name else None
+    if name != "replan":
+        return None
+    from heddle.migration.replan import load_kernels
+
+    return load_kernels

@@ -1,20 +1,22 @@
-"""Where: which worker a trajectory lives on."""
+"""Where: which worker a trajectory lives on. What plans with arrays is imported where it is chosen."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from heddle.control.ports import Placer
 from heddle.errors import ConfigError
-from heddle.placement import length_aware
 from heddle.placement.least_load import LeastLoad
-from heddle.placement.length_aware import LengthAware, Solver
 from heddle.placement.options import PlacerOptions
 from heddle.placement.pinned import Pinned
 from heddle.placement.pinned_rebalance import PinnedRebalance
 from heddle.placement.sticky_least_loaded import StickyLeastLoaded
 from heddle.placement.sticky_margin import StickyMargin
+
+if TYPE_CHECKING:
+    from heddle.placement.length_aware import LengthAware, Solver
 
 __all__ = ["PLACERS", "PlacerOptions", "kernel_loader", "make_placer"]
 
@@ -29,11 +31,7 @@ PLACERS: Mapping[str, Callable[[PlacerOptions], Placer]] = {
     "drain": lambda options: _length_aware("drain", options),
 }
 
-_SOLVERS: Mapping[str, Solver] = {
-    "presorted_dp": length_aware.presorted_dp,
-    "exact": length_aware.exact,
-    "drain": length_aware.drain,
-}
+_SOLVERS = ("presorted_dp", "exact", "drain")
 
 _NO_OPTIONS = PlacerOptions()
 
@@ -51,9 +49,25 @@ def kernel_loader(name: str) -> Callable[[], None] | None:
 
     Takes seconds at first, and the first plan would take them otherwise: for a thread, before that.
     """
-    solver = _SOLVERS.get(name)
-    return None if solver is None else partial(length_aware.load_kernels, solver)
+    if name not in _SOLVERS:
+        return None
+    from heddle.placement import length_aware
+
+    return partial(length_aware.load_kernels, _solver(name))
 
 
 def _length_aware(name: str, options: PlacerOptions, *, hedged: bool = True) -> LengthAware:
-    return LengthAware(name, _SOLVERS[name], options, hedged=hedged)
+    from heddle.placement.length_aware import LengthAware
+
+    return LengthAware(name, _solver(name), options, hedged=hedged)
+
+
+def _solver(name: str) -> Solver:
+    from heddle.placement import length_aware
+
+    solvers = {
+        "presorted_dp": length_aware.presorted_dp,
+        "exact": length_aware.exact,
+        "drain": length_aware.drain,
+    }
+    return solvers[name]

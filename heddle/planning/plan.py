@@ -6,14 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeAlias
 
 from heddle.errors import ConfigError
 from heddle.planning.profile import Floats, Profile
 
-Indices = NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Indices: TypeAlias = "NDArray[np.int64]"
 
 
 class PlacerName(StrEnum):
@@ -152,6 +154,8 @@ MAX_TOKENS = 1e12
 
 def checked_lengths(lengths: Sequence[float] | Floats) -> Floats:
     """As an array of shape ``(n,)``. Raises ``ConfigError`` that names the first unusable length."""
+    import numpy as np  # imported late: names of planners are needed without it
+
     try:
         array = np.asarray(lengths, dtype=np.float64)
     except (TypeError, ValueError) as exc:

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeAlias
 
 from heddle.errors import ConfigError
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Floats: TypeAlias = "NDArray[np.float64]"
 
 MIN_STEP_S, MAX_STEP_S = 1e-9, 1e6
 """Seconds of a step that an engine can have; within them no price under- or overflows."""
@@ -88,6 +90,8 @@ class DegreeProfile:
 
     def step_table(self, most: int) -> Floats:
         """Seconds of a step at every batch from 0 (0.0) to ``most``; shape ``(most + 1,)``, rising."""
+        import numpy as np  # imported late: most coordinators plan nothing
+
         batch = np.arange(most + 1, dtype=np.float64)
         table = np.interp(batch, self.batches, self.step_seconds)
         last, last_seconds = self.batches[-1], self.step_seconds[-1]

@@ -8,13 +8,19 @@ from heddle.control.ports import Reshaper
 from heddle.errors import ConfigError
 from heddle.reshaping.none import NoReshaping
 from heddle.reshaping.options import ReshapingOptions
-from heddle.reshaping.tail import TailReshaper
 
 __all__ = ["RESHAPERS", "ReshapingOptions", "make_reshaper"]
 
+
+def _tail(options: ReshapingOptions) -> Reshaper:
+    from heddle.reshaping.tail import TailReshaper  # imported where it is chosen: it plans with arrays
+
+    return TailReshaper(options)
+
+
 RESHAPERS: Mapping[str, Callable[[ReshapingOptions], Reshaper]] = {
     "none": lambda options: NoReshaping(),
-    "tail": TailReshaper,
+    "tail": _tail,
 }
 
 

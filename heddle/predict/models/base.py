@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from heddle.predict.buckets import Floats
 from heddle.types import NO_STEP, StepView
+
+if TYPE_CHECKING:  # agent loops make examples, and need no arrays
+    from heddle.predict.buckets import Floats
 
 LEVELS = (0.1, 0.5, 0.9)
 """Quantiles that every model tells."""

@@ -1,7 +1,4 @@
-"""What an engine needs to run, from the configuration: the part of the composition root that knows engines.
-
-Reading a configuration starts nothing: processes come with the first worker.
-"""
+"""SGLang servers: those that Heddle starts, and those that run already."""
 
 from __future__ import annotations
 
@@ -14,10 +11,7 @@ from heddle.agent.ports import EngineCapabilities
 from heddle.allocation import Fixed, SlotRule
 from heddle.config import EngineConfig, HeddleConfig, SGLangConfig
 from heddle.coordinator.assembly import EngineKit
-from heddle.engines.embedded.adapter import EmbeddedEngine
-from heddle.engines.embedded.launcher import EmbeddedLauncher, usable_cores
-from heddle.engines.embedded.model import ensure_model
-from heddle.engines.fake import FakeEngine, FakeLauncher, FakeModel
+from heddle.engines.embedded.launcher import usable_cores
 from heddle.engines.sglang.command import (
     DEFAULT_ARGUMENTS,
     DeviceKind,
@@ -30,56 +24,18 @@ from heddle.engines.sglang.devices import parse_devices
 from heddle.engines.sglang.inventory import memory_in_use, read_inventory
 from heddle.errors import ConfigError
 from heddle.prefix_stores import open_store, sglang_state_dir, store_flags
-from heddle.text.byte_tokenizer import TURN_END, ByteTokenizer
 from heddle.text.tokenizer import TextTokenizer, load_tokenizer
 
 AUTO = "auto"
 
-EMBEDDED_TRANSFER_TOKENS_PER_S = 3_000.0
-"""Until transfers have shown it. What ``benchmarks/embedded_migration.py`` measures on two busy cores."""
-SGLANG_TRANSFER_TOKENS_PER_S = 10_000.0
-"""Likewise, a guess: 1.5 GB/s through host memory for a model of 8B; no GPU has measured it."""
+TRANSFER_TOKENS_PER_S = 10_000.0
+"""Until transfers have shown it, a guess: 1.5 GB/s through host memory for a model of 8B; no GPU has measured
+it."""
 
 
-async def engine_kit(config: HeddleConfig) -> EngineKit:
-    """The engine that the configuration names. Raises ``ConfigError``."""
-    match config.engine.kind:
-        case "fake":
-            return _fake_kit(config.engine)
-        case "sglang":
-            attached = config.engine.sglang.workers
-            return await (_attached_kit(config.engine) if attached else _launched_kit(config))
-        case "embedded":
-            return await _embedded_kit(config.engine)
-
-
-def _fake_kit(engine: EngineConfig) -> EngineKit:
-    model = FakeModel(vocabulary=256, end_of_turn_id=TURN_END, context_tokens=engine.context_tokens)
-    return EngineKit(FakeLauncher(model=model), ByteTokenizer(), FakeEngine.capabilities, "fake")
-
-
-async def _embedded_kit(engine: EngineConfig) -> EngineKit:
-    model = await asyncio.to_thread(ensure_model, engine.model)
-    tokenizer = await asyncio.to_thread(load_tokenizer, model)
-    launcher = EmbeddedLauncher(
-        model, context_tokens=engine.context_tokens, ready_timeout_s=engine.ready_within_s
-    )
-    name = f"{model.name}:{model.stat().st_size}"
-    return EngineKit(
-        launcher,
-        tokenizer,
-        EmbeddedEngine.capabilities,
-        name,
-        transfer_tokens_per_s=EMBEDDED_TRANSFER_TOKENS_PER_S,
-    )
-
-
-# ------------------------------------------------------------------------------------------- SGLang
-
-
-async def _launched_kit(config: HeddleConfig) -> EngineKit:
+async def launched_kit(config: HeddleConfig) -> EngineKit:
     """Servers of our own on this machine's devices."""
-    # Imported here: a command that only reads the configuration should not load an HTTP client.
+    # Imported late: a command that only reads the configuration should not load an HTTP client.
     from heddle.engines.sglang.adapter import SGLangSettings
     from heddle.engines.sglang.launcher import LaunchRules, SGLangLauncher
     from heddle.engines.sglang.leases import Leases
@@ -108,12 +64,12 @@ async def _launched_kit(config: HeddleConfig) -> EngineKit:
         budget=len(order),
         exclusive=template.device is DeviceKind.CUDA,
         weights_path=template.model,
-        transfer_tokens_per_s=SGLANG_TRANSFER_TOKENS_PER_S if planned.kv_transfer else None,
+        transfer_tokens_per_s=TRANSFER_TOKENS_PER_S if planned.kv_transfer else None,
         memory=await asyncio.to_thread(open_store, config),
     )
 
 
-async def _attached_kit(engine: EngineConfig) -> EngineKit:
+async def attached_kit(engine: EngineConfig) -> EngineKit:
     """Servers that run already; they are the pool."""
     from heddle.engines.sglang.adapter import SGLangSettings
     from heddle.engines.sglang.attach import AttachLauncher, find_servers
@@ -146,7 +102,7 @@ async def _attached_kit(engine: EngineConfig) -> EngineKit:
         budget=sum(found.facts.tp_size for found in servers),
         exclusive=True,
         weights_path=models[0],
-        transfer_tokens_per_s=SGLANG_TRANSFER_TOKENS_PER_S if capabilities.kv_transfer else None,
+        transfer_tokens_per_s=TRANSFER_TOKENS_PER_S if capabilities.kv_transfer else None,
         pool="+".join(str(found.facts.tp_size) for found in servers),
     )
 
