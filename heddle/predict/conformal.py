@@ -113,10 +113,14 @@ class Calibrator:
         self._alarm = max(0.0, self._alarm + missed - ALLOWANCE)
         if self._alarm < ALARM:
             return False
-        self._alarm, self._miss = 0.0, MISS
-        while len(self._errors) > KEPT_AT_ALARM:
-            self._drop_oldest()
+        self.drop_all_but(KEPT_AT_ALARM)
         return True
+
+    def drop_all_but(self, newest: int) -> None:
+        """It is another workload since so many trajectories."""
+        self._alarm, self._miss, self._offsets = 0.0, MISS, None
+        while len(self._errors) > newest:
+            self._drop_oldest()
 
     def save(self) -> JsonWritable:
         """Errors by trajectory, and the two running numbers."""

@@ -18,6 +18,7 @@ from heddle.predict.conformal import KEPT_AT_ALARM, Calibrator
 from heddle.predict.expectation import Expectation
 from heddle.predict.levels import Levels
 from heddle.predict.open_paths import Estimated, Estimates
+from heddle.predict.outlived import Outlived
 from heddle.predict.point import Point
 from heddle.predict.regression import OnlineRidge
 from heddle.predict.sources import Context, Ended, Source
@@ -90,6 +91,7 @@ class Workload:
         self._expectation = Expectation()
         self._calibrator = Calibrator()
         self._trust = TrustWindow()
+        self._outlived = Outlived()
         self._cohorts: Cohorts[_Ending] = Cohorts()
         self._ready: deque[_Ending] = deque()
         """Endings whose turn has come."""
@@ -117,11 +119,15 @@ class Workload:
         else:
             deviations = excess = np.zeros(len(points))
             expected = np.full(len(points), np.nan)
+        quantiles = expected + self._calibrator.offsets()[:, buckets]
+        if known:
+            for point, most in zip(points, quantiles[-1].tolist(), strict=True):
+                self._outlived.told(point, most)
         return Estimates(
             known=known,
             buckets=buckets,
             rows=rows,
-            quantiles=expected + self._calibrator.offsets()[:, buckets],
+            quantiles=quantiles,
             tokens=self._expectation.estimate(cells, deviations, excess, first_left),
             steps=steps,
             tool_seconds=tool_seconds,
@@ -135,6 +141,9 @@ class Workload:
         context = self._context(buckets, self._tables[0, buckets])
         for source in self._sources:
             source.observe_step(point, context)
+        if self._outlived.stepped(point):
+            self._calibrator.drop_all_but(0)
+            self._start_afresh(0)
 
     def observe_estimate(self, point: Point, estimate: Prediction) -> None:
         """A model outside of the control plane estimated it."""
@@ -145,6 +154,7 @@ class Workload:
         """It ended in another way than its own."""
         for source in self._sources:
             source.forget(trajectory_id)
+        self._outlived.forget(trajectory_id)
         self._ready += self._cohorts.forget(trajectory_id)
 
     def observe_ended(self, path: Sequence[Estimated], trajectory: TrajectoryView) -> None:
@@ -165,6 +175,7 @@ class Workload:
         surprise = math.log1p(total) - self._levels.total_mean if self._learned else 0.0
         for source in self._sources:
             source.observe_ended(path[-1].point, surprise)
+        self._outlived.ended(path[-1].point)
         self._ready += self._cohorts.end(trajectory.trajectory_id, ending)
 
     @property
@@ -272,11 +283,12 @@ class Workload:
                 self._trust.add(judgement)
             alarm |= self._calibrator.add(buckets[part], errors[part], known)
         if alarm:
-            self._start_afresh()
+            self._start_afresh(KEPT_AT_ALARM)
 
-    def _start_afresh(self) -> None:
-        """The workload is no longer the one that was learned."""
-        self._trust.drop_all_but(KEPT_AT_ALARM)
+    def _start_afresh(self, newest: int) -> None:
+        """The workload is no longer the one that was learned; but the ``newest`` endings were of this one."""
+        self._outlived.forget_all()
+        self._trust.drop_all_but(newest)
         self._levels.relearn(KEPT_AT_ALARM)
         self._expectation.relearn(KEPT_AT_ALARM)
         self._ridge.relearn(RELEARNED_SHARE)

@@ -153,21 +153,41 @@ def test_quantiles_never_cross_and_never_pass_the_budget() -> None:
 
 
 def test_another_workload_under_the_same_name_is_noticed() -> None:
-    """Ten times the steps from one moment on: trust falls, and after 50 endings the intervals hold again."""
+    """Ten times the steps from one moment on: after four, trust is gone; after 50 the intervals hold again."""
     predictor = trained("progressive", count=960)
     view = view_of(life("open", [1]), GroupId("open"), known=False)
     predictor.predict([view])
     before = predictor.trust()
     assert before is not None
+    assert before.tail_recall > 0.7
     changed = marathons(7, 150)
-    list(stream(predictor, changed[:20], batch=1))
-    at_once = predictor.trust()
-    assert at_once is not None
-    assert at_once.tail_recall < before.tail_recall - 0.3
-    list(stream(predictor, changed[20:50], batch=1))
+    list(stream(predictor, changed[:4], batch=1))
+    assert predictor.trust() is None
+    list(stream(predictor, changed[4:50], batch=1))
+    after = predictor.trust()
+    assert after is not None
+    assert after.tail_recall < before.tail_recall - 0.3
     scored = judged(list(stream(predictor, changed[50:], batch=1)))
     assert scored.coverage_90 is not None
     assert scored.coverage_90 >= 0.85
+
+
+def test_another_workload_is_noticed_before_any_of_it_has_ended() -> None:
+    """Side by side: when most of a batch have outlived what was said of them, nothing said is trusted."""
+    predictor = trained("progressive", count=960)
+    views = [view_of(one, GroupId(one.prompt_id), known=False) for one in marathons(7, 16)]
+    predictor.predict(views)
+    assert predictor.trust() is not None
+    for step in range(1, 13):
+        for view in views:
+            view.steps_done, view.generated_tokens, view.last_step = (
+                step,
+                130 * step,
+                StepView(130, ("tool",)),
+            )
+            predictor.observe_step(view)
+            predictor.predict([view])
+    assert predictor.trust() is None
 
 
 def test_a_workload_never_seen_has_no_trust() -> None:
