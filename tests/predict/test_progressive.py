@@ -153,7 +153,7 @@ def test_quantiles_never_cross_and_never_pass_the_budget() -> None:
 
 
 def test_another_workload_under_the_same_name_is_noticed() -> None:
-    """Ten times the steps from one moment on: after four, trust is gone; after 50 the intervals hold again."""
+    """Ten times the steps from one moment on: after 4, trust is gone; after 50 the intervals hold again."""
     predictor = trained("progressive", count=960)
     view = view_of(life("open", [1]), GroupId("open"), known=False)
     predictor.predict([view])
