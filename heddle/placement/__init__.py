@@ -12,6 +12,7 @@ from heddle.placement.least_load import LeastLoad
 from heddle.placement.options import PlacerOptions
 from heddle.placement.pinned import Pinned
 from heddle.placement.pinned_rebalance import PinnedRebalance
+from heddle.placement.sticky_group import StickyGroup
 from heddle.placement.sticky_least_loaded import StickyLeastLoaded
 from heddle.placement.sticky_margin import StickyMargin
 
@@ -22,6 +23,7 @@ __all__ = ["PLACERS", "PlacerOptions", "kernel_loader", "make_placer"]
 
 PLACERS: Mapping[str, Callable[[PlacerOptions], Placer]] = {
     "sticky_least_loaded": lambda options: StickyLeastLoaded(),
+    "sticky_group": lambda options: StickyGroup(),
     "sticky_margin": lambda options: StickyMargin(),
     "least_load": lambda options: LeastLoad(),
     "pinned": lambda options: Pinned(),

@@ -4,7 +4,8 @@ When a batch comes or the pool changes, everything open is planned at once: long
 of high degree, short ones together. What has a home keeps it; the rest goes where the plan says. Lengths are
 hedged by what the predictor has earned (see ``heddle.planning.hedge``): without any trust all count as equal,
 and a plan of equals is a spread by what each worker can carry. Where nothing was predicted, some worker has
-no step times in the profile, or memory is too small for all contexts, trajectories are spread as by
+no step times in the profile, memory is too small for all contexts, or all count as equal on workers that are
+alike, trajectories are spread as by ``sticky_group``; the paper's own placer spreads as by
 ``sticky_least_loaded``.
 """
 
@@ -16,9 +17,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from heddle.control.ports import Placer
 from heddle.errors import ConfigError
-from heddle.placement.loads import residents_per_slot
 from heddle.placement.options import PlacerOptions
+from heddle.placement.sticky_group import StickyGroup
+from heddle.placement.sticky_least_loaded import StickyLeastLoaded
 from heddle.planning.hedge import hedged_lengths
 from heddle.planning.plan import Partition
 from heddle.planning.profile import DegreeProfile, Floats, Profile
@@ -51,7 +54,7 @@ class Solver(Protocol):
 
 
 class LengthAware:
-    """A plan for all that is open, and least loaded for what it does not know."""
+    """A plan for all that is open, and an even spread for what it does not know."""
 
     def __init__(self, name: str, solver: Solver, options: PlacerOptions, *, hedged: bool = True) -> None:
         """``hedged``: whether trust matters; the paper's own placer believes what it is told.
@@ -67,13 +70,16 @@ class LengthAware:
         self._seed = options.seed
         self._hedged = hedged
         self._homes: dict[TrajectoryId, WorkerId] = {}
+        self._unplanned: Placer = StickyGroup() if hedged else StickyLeastLoaded()
 
     def prepare(self, trajectories: Sequence[TrajectoryView], workers: Sequence[WorkerView]) -> None:
         """Plan anew, and forget the plan before."""
         self._homes = {}
+        self._unplanned.prepare(trajectories, workers)
         if not workers or all(trajectory.worker_id is not None for trajectory in trajectories):
             return
-        lengths = remaining_lengths(trajectories, earned(self._trust()) if self._hedged else 1.0)
+        trust = earned(self._trust()) if self._hedged else 1.0
+        lengths = remaining_lengths(trajectories, trust)
         if lengths is None or not _all_priced(workers, self._profile):
             return
         ordered = sorted(workers, key=lambda worker: (-worker.tp_degree, worker.worker_id))
@@ -82,6 +88,8 @@ class LengthAware:
         degrees = tuple(worker.tp_degree for worker in ordered)
         if self._hedged and _memory_binds(self._profile, trajectories, degrees):
             return
+        if trust == 0.0 and len({(worker.tp_degree, worker.slots) for worker in workers}) == 1:
+            return
         plan = self._solver(lengths[descending], degrees, cost, self._seed)
         for worker, group in zip(ordered, plan.groups, strict=True):
             for index in descending[group]:
@@ -89,11 +97,11 @@ class LengthAware:
                     self._homes[trajectories[index].trajectory_id] = worker.worker_id
 
     def place(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> WorkerId:
-        """As planned, once; without a plan the least loaded."""
+        """As planned, once; without a plan as they come."""
         planned = self._homes.pop(trajectory.trajectory_id, None)
         if planned is not None and any(worker.worker_id == planned for worker in workers):
             return planned
-        return min(workers, key=residents_per_slot).worker_id
+        return self._unplanned.place(trajectory, workers)
 
     def rehome(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> WorkerId | None:
         """It stays: moves are the migration planner's."""
