@@ -65,6 +65,11 @@ def first_fault(exc: ValidationError, names: Collection[str] = ()) -> Fault:
     return next(faults(exc, names))
 
 
+def in_words(exc: Exception) -> str:
+    """One line about an error that pydantic, or somebody else, raised."""
+    return str(first_fault(exc)) if isinstance(exc, ValidationError) else str(exc)
+
+
 def field_names(schema: type[BaseModel]) -> list[str]:
     """Every field of a schema and of those within it, dotted: ``limits``, ``limits.max_steps``."""
     names: list[str] = []

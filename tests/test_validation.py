@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from heddle.api.schemas import BatchRequest
 from heddle.config import HeddleConfig, load_config
 from heddle.errors import ConfigError
-from heddle.validation import faults, field_names
+from heddle.validation import faults, field_names, in_words
 
 PROMPT: dict[str, object] = {"task": {}}
 
@@ -80,3 +80,11 @@ def test_every_setting_can_be_suggested() -> None:
         "engine.sglang.groups.extra_args",
     }
     assert wanted <= {*field_names(HeddleConfig)}
+
+
+def test_a_fault_is_told_in_one_line() -> None:
+    """Pydantic's own text has a line for each fault, the value, and an address on the web."""
+    with pytest.raises(ValidationError) as caught:
+        BatchRequest.model_validate_json(b"{")
+    assert in_words(caught.value) == "Invalid JSON: EOF while parsing an object at line 1 column 1"
+    assert in_words(ConfigError("no such folder")) == "no such folder"

@@ -23,6 +23,7 @@ from heddle.control.commands import Command
 from heddle.control.events import Event
 from heddle.control.state import IgnoreReason
 from heddle.errors import ConfigError, StoreError
+from heddle.validation import in_words
 
 FORMAT_VERSION = 1
 """Grows when a log of the version before can no longer be read."""
@@ -57,7 +58,7 @@ def decode_header(line: bytes) -> PlaneSettings:
     try:
         return _settings().validate_python(header.get("settings"))
     except (ValidationError, ConfigError) as exc:
-        raise StoreError(f"bad header of an event log: {exc}") from exc
+        raise StoreError(f"bad header of an event log: {in_words(exc)}") from exc
 
 
 def encode_entry(

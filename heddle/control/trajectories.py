@@ -43,6 +43,7 @@ from heddle.types import (
     TrajectoryPhase,
     TrajectoryStatus,
 )
+from heddle.validation import in_words
 
 NO_WORKER_LEFT = "every worker has failed for good and none is left to start"
 """Detail of the orders that end trajectories which no worker can ever serve."""
@@ -292,7 +293,7 @@ def _parsed(state: str) -> Json:
     try:
         return _json().validate_json(state)
     except ValidationError as exc:
-        raise ConfigError(f"the saved state of the predictor is not JSON: {exc}") from exc
+        raise ConfigError(f"the saved state of the predictor is not JSON: {in_words(exc)}") from exc
 
 
 def _new_trajectory(spec: TrajectorySpec, batch_id: BatchId, now: float) -> TrajectoryState:

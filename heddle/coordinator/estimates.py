@@ -24,6 +24,7 @@ from heddle.errors import ConfigError
 from heddle.predict.models.base import Example
 from heddle.predict.models.wire import ANSWER, MOST_BYTES, READY, Answer, Request, encode
 from heddle.types import Prediction, TrajectoryId
+from heddle.validation import in_words
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +84,9 @@ class ModelProcess:
                 await self._serve()
             except (ConfigError, OSError, TimeoutError, ValidationError, asyncio.IncompleteReadError) as exc:
                 self.failures += 1
-                log.warning("models failed", reason=str(exc) or type(exc).__name__, failures=self.failures)
+                log.warning(
+                    "models failed", reason=in_words(exc) or type(exc).__name__, failures=self.failures
+                )
             await asyncio.sleep(min(LONGEST_PAUSE_S, self._first_pause_s * 2 ** (self.failures - 1)))
         self._waiting.clear()
         log.error("models given up", log=str(self._log_path), failures=self.failures)

@@ -30,6 +30,7 @@ from heddle.metrics import Metrics
 from heddle.store.ports import BatchCounts, Store, StoredBatch
 from heddle.turns import Turns
 from heddle.types import BatchId, StopReason, TrajectoryId
+from heddle.validation import in_words
 
 RUNS_PER_SLICE = 64
 """Agent loops made in one turn of the event loop."""
@@ -143,7 +144,7 @@ class BatchRunner:
             prompts = await self._preparer.prepare(request)
         except (ValidationError, InvalidRequest) as exc:
             raise ConfigError(
-                f"the open batch {stored.batch_id} cannot go on under this configuration: {exc}; "
+                f"the open batch {stored.batch_id} cannot go on under this configuration: {in_words(exc)}; "
                 "start Heddle as it was configured then, or with another data directory"
             ) from exc
         for order in orders(stored.batch_id, request, prompts, attempt=1):

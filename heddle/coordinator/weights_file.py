@@ -11,6 +11,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from heddle.errors import StoreError
+from heddle.validation import in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class WeightsFile:
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as exc:
-            raise StoreError(f"cannot read {self._path}: {exc}") from exc
+            raise StoreError(f"cannot read {self._path}: {in_words(exc)}") from exc
 
     def save(self, weights: Weights) -> None:
         """Durable when it returns. Raises ``StoreError``."""

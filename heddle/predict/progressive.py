@@ -20,6 +20,7 @@ from heddle.predict.point import Point
 from heddle.predict.sources import Source
 from heddle.predict.workload import Workload
 from heddle.types import Json, JsonWritable, Prediction, TrajectoryId, TrajectoryView, Trust
+from heddle.validation import in_words
 
 MOST_WORKLOADS = 32
 """Told apart; the one longest without an ending goes first."""
@@ -101,7 +102,9 @@ class Progressive:
                 restored[name] = Workload(self._make_sources())
                 restored[name].restore(saved)
         except ValidationError as exc:
-            raise ConfigError(f"the saved state is none of the predictor {self.name!r}: {exc}") from exc
+            raise ConfigError(
+                f"the saved state is none of the predictor {self.name!r}: {in_words(exc)}"
+            ) from exc
         self._workloads = restored
 
     def _predict_alike(self, trajectories: Sequence[TrajectoryView]) -> Sequence[Prediction | None]:

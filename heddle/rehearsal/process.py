@@ -16,6 +16,7 @@ from heddle.engines.uninterrupted import uninterrupted
 from heddle.errors import ConfigError, HeddleError
 from heddle.rehearsal.recorded import NothingRecorded
 from heddle.rehearsal.request import Found, RehearsalRequest, answer
+from heddle.validation import in_words
 
 _REQUEST: TypeAdapter[RehearsalRequest] = TypeAdapter(RehearsalRequest)
 _FOUND: TypeAdapter[Found] = TypeAdapter(Found)
@@ -55,7 +56,7 @@ def main() -> int:
         sys.stderr.write(exc.message)
         return _NOTHING_RECORDED
     except (HeddleError, ValidationError) as exc:
-        sys.stderr.write(str(exc))
+        sys.stderr.write(in_words(exc))
         return _FAILED
     return 0
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias, TypeVar
 
 import orjson
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from heddle.agent.journal import JournalEntry
 from heddle.errors import StoreError
@@ -33,6 +33,7 @@ from heddle.store.rules import (
     record_differs,
     superseded,
 )
+from heddle.validation import in_words
 
 MAX_ROWS_PER_STATEMENT = 256
 
@@ -42,8 +43,11 @@ _VIOLATIONS: TypeAdapter[tuple[GateViolation, ...]] = TypeAdapter(tuple[GateViol
 
 
 def decode_violations(cell: bytes) -> tuple[GateViolation, ...]:
-    """What a row of the quarantine says."""
-    return _VIOLATIONS.validate_json(cell)
+    """What a row of the quarantine says. Raises ``StoreError``."""
+    try:
+        return _VIOLATIONS.validate_json(cell)
+    except ValidationError as exc:
+        raise StoreError(f"a row of the quarantine is damaged: {in_words(exc)}") from exc
 
 
 def write_group(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[bool]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from heddle.errors import ConfigError
+from heddle.validation import in_words
 
 PACKAGE_NAME = "heddle_kv_store"
 """Under which SGLang's processes import ``heddle.engines.sglang.kv_store``."""
@@ -78,7 +79,7 @@ def kv_heads_of(model: Path) -> int:
     try:
         config = _ModelConfig.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as exc:
-        raise ConfigError(f"cannot tell the KV heads of the model from {path}: {exc}") from exc
+        raise ConfigError(f"cannot tell the KV heads of the model from {path}: {in_words(exc)}") from exc
     config = config.text_config or config
     if config.kv_lora_rank:
         return 1
