@@ -11,7 +11,9 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import structlog
 
@@ -200,6 +202,16 @@ def build_tools(
     return tools
 
 
+@asynccontextmanager
+async def _imported(module: str) -> AsyncIterator[asyncio.Future[ModuleType]]:
+    """A module that is loaded beside the event loop, because it is large and others can go on without it."""
+    loading = asyncio.get_running_loop().run_in_executor(None, import_module, module)
+    try:
+        yield loading
+    finally:
+        await asyncio.wait({loading})
+
+
 async def serve(
     config: HeddleConfig, isolation: Isolation, *, on_started: Callable[[str], None], stop: asyncio.Event
 ) -> None:
@@ -207,12 +219,14 @@ async def serve(
 
     Inside of ``heddle.garbage.young_only``, else full collections hold it up.
     """
-    from heddle.api.app import ApiServer, make_app  # imported late: a coordinator needs no HTTP server
-
     metrics = Metrics()
     async with AsyncExitStack() as stack:
+        surface = await stack.enter_async_context(_imported("heddle.api.app"))
         coordinator = await stack.enter_async_context(open_coordinator(config, metrics, isolation=isolation))
         await stack.enter_async_context(collecting_at_rest(coordinator.at_rest))
+        await surface
+        from heddle.api.app import ApiServer, make_app
+
         app = make_app(
             coordinator,
             token=config.server.token,

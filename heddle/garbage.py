@@ -41,6 +41,18 @@ def young_only() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Inside, nothing is collected: for what makes much, all of it to stay, and looks at nothing else."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 @asynccontextmanager
 async def collecting_at_rest(at_rest: Callable[[], bool]) -> AsyncIterator[None]:
     """Inside, everything is collected now and then while ``at_rest()``, and at the latest ``LONGEST_S`` after

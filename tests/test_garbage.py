@@ -69,3 +69,12 @@ async def test_the_collector_is_as_it_was_afterwards() -> None:
             assert gc.get_freeze_count() > 0
     assert gc.get_threshold() == thresholds
     assert gc.get_freeze_count() == frozen == 0
+
+
+def test_inside_of_uncollected_nothing_is_collected() -> None:
+    """Also where another one ends inside; afterwards everything is as it was."""
+    with garbage.uncollected():
+        with garbage.uncollected():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()

@@ -10,7 +10,7 @@ from heddle.cli.output import ExitCode, Output
 from heddle.cli.signals import interrupts, run_interruptible
 from heddle.config import HeddleConfig
 from heddle.errors import InvalidRequest
-from heddle.garbage import young_only
+from heddle.garbage import uncollected, young_only
 from heddle.tools.sandbox import Isolation, detect_isolation
 from heddle.types import Json
 
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 def serve(config: HeddleConfig, output: Output) -> int:
     """Serve until SIGINT or SIGTERM and return the exit code; a second signal does not wait."""
     log_to_stderr(config)
-    with young_only():  # also while everything is imported and restored, which only adds what stays
+    with young_only():
         return run_interruptible(_serve(config, output))
 
 
 async def _serve(config: HeddleConfig, output: Output) -> int:
     probe = asyncio.get_running_loop().run_in_executor(None, detect_isolation, config.tools.isolation)
-    from heddle import app  # imported late: it loads every adapter, while other processes try the sandbox
+    with uncollected():
+        from heddle import app  # imported late: it loads every adapter, while other processes try the sandbox
 
     isolation = await probe
     if not isolation.complete:

@@ -43,6 +43,7 @@ from heddle.engines.supervisor import EngineLauncher
 from heddle.engines.uninterrupted import uninterrupted
 from heddle.environments.registry import EnvironmentRegistry
 from heddle.errors import HeddleError
+from heddle.garbage import uncollected
 from heddle.metrics import Metrics
 from heddle.planning.profile import Profile
 from heddle.store.ports import Store
@@ -156,7 +157,8 @@ async def running_coordinator(parts: Parts) -> AsyncIterator[Coordinator]:
             await memory.restore(control)
             weights.announce()
             control.post(PoolRequested(parts.kit.budget))
-            await runner.recover()
+            with uncollected():
+                await runner.recover()
             yield Coordinator(
                 services=services,
                 store=parts.store,

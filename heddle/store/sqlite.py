@@ -210,16 +210,24 @@ class SqliteStore:
     async def journals(
         self, trajectory_ids: Sequence[TrajectoryId]
     ) -> AsyncIterator[tuple[TrajectoryId, Sequence[JournalEntry]]]:
-        for start in range(0, len(trajectory_ids), JOURNALS_AT_ONCE):
-            some = trajectory_ids[start : start + JOURNALS_AT_ONCE]
-            query = (
-                "SELECT trajectory_id, attempt, sequence, kind, payload FROM journal "
-                f"WHERE trajectory_id IN ({', '.join('?' * len(some))}) "
-                "ORDER BY trajectory_id, attempt, sequence"
-            )
-            entries = [JournalEntry(*row) for row in await self._rows(query, *some)]
-            for trajectory_id, own in groupby(entries, key=lambda entry: entry.trajectory_id):
+        slices = [
+            trajectory_ids[start : start + JOURNALS_AT_ONCE]
+            for start in range(0, len(trajectory_ids), JOURNALS_AT_ONCE)
+        ]
+        ahead = [self._journal_rows(some) for some in slices[:1]]
+        for following in range(1, len(slices) + 1):  # read while the caller makes something of those before
+            rows = await ahead.pop()
+            ahead += [self._journal_rows(some) for some in slices[following : following + 1]]
+            for trajectory_id, own in groupby(map(_entry, rows), key=lambda entry: entry.trajectory_id):
                 yield trajectory_id, in_force(own)
+
+    def _journal_rows(self, trajectory_ids: Sequence[TrajectoryId]) -> asyncio.Future[list[tuple[Any, ...]]]:
+        query = (
+            "SELECT trajectory_id, attempt, sequence, kind, payload FROM journal "
+            f"WHERE trajectory_id IN ({', '.join('?' * len(trajectory_ids))}) "
+            "ORDER BY trajectory_id, attempt, sequence"
+        )
+        return self._start_reading(query, *trajectory_ids)
 
     async def quarantine(self, *, after: int, limit: int) -> Sequence[QuarantineEntry]:
         query = (
@@ -252,15 +260,22 @@ class SqliteStore:
 
     async def _rows(self, query: str, *values: str | int) -> list[tuple[Any, ...]]:
         """The cells are what the schema says they are; SQLite cannot tell a type checker."""
+        return await self._start_reading(query, *values)
+
+    def _start_reading(self, query: str, *values: str | int) -> asyncio.Future[list[tuple[Any, ...]]]:
         if self._closed:
             raise StoreError("the store is closed")
-        return await asyncio.get_running_loop().run_in_executor(self._reader, self._read, query, values)
+        return asyncio.get_running_loop().run_in_executor(self._reader, self._read, query, values)
 
     def _read(self, query: str, values: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
         try:
             return self._file.reading.execute(query, values).fetchall()
         except sqlite3.Error as exc:
             raise StoreError(f"cannot read store {self._file.path}: {exc}") from exc
+
+
+def _entry(row: tuple[Any, ...]) -> JournalEntry:
+    return JournalEntry(*row)
 
 
 def _batch_state(
