@@ -20,7 +20,7 @@ from heddle.types import Prediction, TrajectoryId
 RECENT = 8
 """Latest points of a trajectory that are kept for estimates that come late."""
 
-LEAST_LEFT = 0.35
+LEAST_LEFT = 0.5
 """Share of what was estimated first that is left at least: who outlives an estimate has not ended by it."""
 
 
@@ -75,6 +75,7 @@ class Estimated(NamedTuple):
     """NaN, as the others, where nothing was known."""
     high: float
     tokens: float
+    """Mean of the remaining tokens; NaN likewise."""
 
 
 class OpenPaths:
