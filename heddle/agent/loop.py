@@ -199,7 +199,7 @@ class TrajectoryRun:
         )
 
     async def _iterate(self) -> None:
-        turn = self._turn() if self._progress.between else await self._generate()
+        turn = self._turn_of_before() if self._progress.between else await self._generate()
         while True:
             await self._react(turn)
             turn = await self._generate()
@@ -223,14 +223,13 @@ class TrajectoryRun:
             generation.preempt()
             self._preempted_early = False
         await generation.run()
-        sampled = generation.sampled.arrays()
-        self._take_step(generation, sampled)
-        turn = self._turn()
-        progress.asked(turn.calls)
+        step, sampled = generation.record(), generation.sampled.arrays()
+        turn = self._turn(step, self._text(generation))
+        self._take(generation, step, sampled, Message("assistant", turn.text, tool_calls=turn.calls))
         await self._journal.append(
             journal.GENERATION,
             journal.GeneratedEntry(
-                step=progress.steps[-1],
+                step=step,
                 forced_ids=list(self.order.prompt.forced_ids),
                 token_ids=sampled.token_ids,
                 logprobs=sampled.logprobs,
@@ -245,18 +244,21 @@ class TrajectoryRun:
         )
         return turn
 
-    def _take_step(self, generation: StepGeneration, sampled: SampledArrays) -> StepRecord:
-        step = generation.record()
-        self._generation = None
-        forced_ids = self.order.prompt.forced_ids
-        text = turn_text(self._services.tokenizer, forced_ids, generation.sampled.token_ids)
-        message = Message("assistant", text)
-        self._progress.generated(step, forced_ids, sampled, message, generation.prediction)
-        return step
+    def _text(self, generation: StepGeneration) -> str:
+        return turn_text(self._services.tokenizer, self.order.prompt.forced_ids, generation.sampled.token_ids)
 
-    def _turn(self) -> Turn:
-        """The last step's, as parsed."""
-        step, text = self._progress.steps[-1], self._progress.messages[-1].content
+    def _take(
+        self, generation: StepGeneration, step: StepRecord, sampled: SampledArrays, message: Message
+    ) -> None:
+        self._generation = None
+        self._progress.generated(step, self.order.prompt.forced_ids, sampled, message, generation.prediction)
+
+    def _turn_of_before(self) -> Turn:
+        """The last step's, which an earlier process generated."""
+        return self._turn(self._progress.steps[-1], self._progress.messages[-1].content)
+
+    def _turn(self, step: StepRecord, text: str) -> Turn:
+        """As parsed."""
         parsed = self.order.prompt.parser.parse(text, step_index=step.step_index)
         truncated = step.finish_reason is FinishReason.LENGTH
         return Turn(step.step_index, text, parsed.content, parsed.calls, parsed.errors, truncated)
@@ -344,7 +346,9 @@ class TrajectoryRun:
         """A generation that was cut short from outside: what it sampled is valid and stays."""
         generation = self._generation
         if generation is not None and generation.started and generation.sampled.token_ids:
-            self._services.observer.step_finished(self._take_step(generation, generation.sampled.arrays()))
+            step, sampled = generation.record(), generation.sampled.arrays()
+            self._take(generation, step, sampled, Message("assistant", self._text(generation)))
+            self._services.observer.step_finished(step)
 
     def _invoker(self, scope: str) -> RecordingInvoker:
         return RecordingInvoker(self._tools, self.order.trajectory_id, self.order.attempt, scope)

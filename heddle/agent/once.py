@@ -89,6 +89,8 @@ class CallGuard:
                 if invocation.retry >= self._max_retries:
                     raise
             else:
+                if not invocation.retry:
+                    return result
                 lost_s = delivered - arrived
                 return replace(result, queue_s=result.queue_s + lost_s, retries=invocation.retry)
             await asyncio.sleep(min(MAX_BACKOFF_S, RETRY_BACKOFF_S * 2**invocation.retry))

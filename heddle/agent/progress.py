@@ -14,7 +14,7 @@ from heddle.agent.ports import Tokenizer
 from heddle.agent.segment import SampledArrays
 from heddle.agent.tokens import TokenBuffer
 from heddle.records import MoveRecord, PredictionRecord, StepRecord, ToolCallRecord
-from heddle.types import Message, ToolCall
+from heddle.types import Message
 
 
 class Progress:
@@ -51,11 +51,6 @@ class Progress:
         self.messages.append(message)
         self.tool_calls += len(message.tool_calls)
         self.between = True
-
-    def asked(self, calls: tuple[ToolCall, ...]) -> None:
-        """The calls that were found in the last turn."""
-        self.messages[-1] = replace(self.messages[-1], tool_calls=calls)
-        self.tool_calls += len(calls)
 
     def called(self, tool_calls: Sequence[ToolCallRecord]) -> StepRecord:
         """What the calls of the last step came to; the step with them."""
