@@ -299,7 +299,7 @@ def tasks(
     environments: Annotated[
         list[str], typer.Argument(metavar="ENVIRONMENT...", help="math, code, search, guess.")
     ],
-    limit: Annotated[int | None, typer.Option("--limit", help="Tasks of each environment.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=0, help="Tasks of each environment.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Shuffle each environment's tasks.")] = None,
 ) -> None:
     """Print tasks that ship with Heddle, as the lines of a task file."""

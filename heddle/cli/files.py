@@ -11,15 +11,18 @@ from heddle.cli.output import ExitCode, Output
 from heddle.control.replay import ReplayReport
 from heddle.control.replay import replay as replay_entries
 from heddle.environments.taskfiles import load_tasks
-from heddle.errors import InvalidRequest
+from heddle.errors import InvalidRequest, NotFound, StoreError
 from heddle.eventlog import read_event_log
-from heddle.export.files import ExportFormat, read_trajectories
+from heddle.export.files import ExportFormat, RecordFileError, read_trajectories
 from heddle.export.files import export as export_records
 
 
 def replay(path: Path, output: Output) -> int:
     """Replay an event log; fails at the first event that gives other commands."""
-    log = read_event_log(path)
+    try:
+        log = read_event_log(path)
+    except StoreError as exc:
+        raise InvalidRequest(str(exc), path="LOG") from exc
     if log.torn_bytes:
         output.note(f"{path}: its last line is torn ({log.torn_bytes} bytes) and was left out")
     report = replay_entries(log.settings, log.entries)
@@ -36,7 +39,10 @@ def export(source: Path, fmt: ExportFormat, out: Path, output: Output) -> int:
         raise InvalidRequest(f"{source} is no file", path="TRAJECTORIES.jsonl")
     if source.resolve() == out.resolve():
         raise InvalidRequest("would overwrite its own source", path="--out")
-    summary = export_records(read_trajectories(source), out, fmt)
+    try:
+        summary = export_records(read_trajectories(source), out, fmt)
+    except RecordFileError as exc:
+        raise InvalidRequest(str(exc), path="TRAJECTORIES.jsonl") from exc
     if output.json:
         output.document({"out": str(out), "format": fmt} | asdict(summary))
         return ExitCode.OK
@@ -65,6 +71,10 @@ def describe_replay(path: Path, report: ReplayReport) -> str:
 def print_tasks(environments: Sequence[str], limit: int | None, seed: int | None, output: Output) -> int:
     """Print shipped tasks as JSON lines."""
     for environment in environments:
-        for entry in load_tasks(environment, limit=limit, seed=seed):
+        try:
+            entries = load_tasks(environment, limit=limit, seed=seed)
+        except NotFound as exc:
+            raise InvalidRequest(str(exc), path="ENVIRONMENT") from exc
+        for entry in entries:
             output.line(entry.as_prompt())
     return ExitCode.OK

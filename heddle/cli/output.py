@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -94,3 +95,9 @@ def _report(output: Output, *, code: str, message: str, path: str | None) -> Non
     output.note(f"heddle: {path}: {message}" if path else f"heddle: {message}")
     if output.json:
         output.document({"error": {"code": code, "message": message, "path": path}})
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Before the work rather than after it. Raises ``InvalidRequest``."""
+    if not path.parent.is_dir() or path.is_dir():
+        raise InvalidRequest(f"{path} is not a file in an existing folder", path=option)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 
-from heddle.cli.output import ExitCode, Output
+from heddle.cli.output import ExitCode, Output, check_writable
 from heddle.cli.predictor_tables import crossed_table, overall_table, same_table, step_table
 from heddle.cli.recordings import read_recordings
 from heddle.errors import ConfigError, InvalidRequest
@@ -76,6 +76,8 @@ def train(data: Path, models: Sequence[str], folder: Path, output: Output) -> Ex
 
 def judge(data: Path, options: EvalOptions, output: Output) -> ExitCode:
     """Train on the training split, play the test split, print the scores of every predictor."""
+    if options.plot is not None:
+        check_writable(options.plot, "--plot")
     trajectories = read_recordings(data)
     if options.training_only:
         trajectories = [t for t in trajectories if not t.held_out]

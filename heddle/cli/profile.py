@@ -11,13 +11,12 @@ import psutil
 from rich.table import Table
 
 from heddle.cli.logs import log_to_stderr
-from heddle.cli.output import ExitCode, Output
+from heddle.cli.output import ExitCode, Output, check_writable
 from heddle.cli.plan import parse_numbers
 from heddle.cli.plotting import can_plot
 from heddle.cli.signals import interrupts, run_interruptible
 from heddle.config import HeddleConfig
 from heddle.engines.embedded.launcher import usable_cores
-from heddle.errors import InvalidRequest
 from heddle.planning.profile import Profile
 from heddle.profiling.measured import MeasuredDegree, Subject, to_csv
 from heddle.profiling.plot import plot
@@ -51,8 +50,7 @@ def profile(config: HeddleConfig, options: ProfileOptions, output: Output) -> in
     subject = Subject(options.gpu, Path(config.engine.model).stem, options.context)
     picture = options.out.with_suffix(".png") if options.plot is None else options.plot
     for option, path in (("--out", options.out), ("--plot", picture)):
-        if not path.parent.is_dir() or path.is_dir():
-            raise InvalidRequest(f"{path} is not a file in an existing folder", path=option)
+        check_writable(path, option)
     log_to_stderr(config)
     warn_if_busy(output)
     began_at = time.monotonic()

@@ -29,10 +29,11 @@ class Server:
     token: str | None
 
     def client(self) -> Client:
-        """A client to it; close it. Raises ``InvalidRequest`` where the URL is none."""
-        if not self.url.startswith(("http://", "https://")):
-            raise InvalidRequest(f"{self.url!r} does not begin with http:// or https://", path="--url")
-        return Client(self.url, self.token, retry=PATIENCE)
+        """A client to it; close it. Raises ``InvalidRequest`` where URL or token cannot be."""
+        try:
+            return Client(self.url, self.token, retry=PATIENCE)
+        except InvalidRequest as exc:
+            raise InvalidRequest(exc.message, path=f"--{exc.path}") from exc
 
 
 def submit(server: Server, tasks: TaskFile, request: BatchRequest, output: Output) -> int:

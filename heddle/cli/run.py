@@ -16,7 +16,7 @@ from typing import Protocol
 from heddle.api.schemas import BatchRequest
 from heddle.api.service import BatchStatus, TrajectoryPage, WorkerStatus
 from heddle.cli.logs import log_to_file
-from heddle.cli.output import CommandFailed, ExitCode, Output
+from heddle.cli.output import CommandFailed, ExitCode, Output, check_writable
 from heddle.cli.progress import BatchProgress, show_progress
 from heddle.cli.results import BatchSummary, Tally, results_table
 from heddle.cli.signals import interrupts, run_interruptible
@@ -71,8 +71,7 @@ class RunOutcome:
 
 def run(config: HeddleConfig, tasks: TaskFile, request: BatchRequest, out: Path, output: Output) -> int:
     """Run the batch, show its results and return the exit code."""
-    if not out.parent.is_dir() or out.is_dir():
-        raise InvalidRequest(f"{out} is not a file in an existing folder", path="--out")
+    check_writable(out, "--out")
     with line_writer(out) as sink, log_to_file(config):
         try:
             summary, cancelled = run_interruptible(_run_in_process(config, request, sink))

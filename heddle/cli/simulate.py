@@ -10,7 +10,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from heddle.cli.output import ExitCode, Output
+from heddle.cli.output import ExitCode, Output, check_writable
 from heddle.cli.plotting import can_plot
 from heddle.cli.simulation_tables import describe_experiment, experiment_document
 from heddle.control.build import PlaneSettings
@@ -72,6 +72,8 @@ def simulate(options: SimulateOptions, output: Output) -> int:
         raise InvalidRequest(f"must be at least 1, got {options.seeds}", path="--seeds")
     if options.plot is not None and not can_plot():
         raise ConfigError("--plot needs matplotlib: pip install 'heddle[plot]'")
+    if options.plot is not None:
+        check_writable(options.plot, "--plot")
     experiment = build_experiment(options)
     seeds = range(options.seed, options.seed + options.seeds)
     runs = run_seeds(experiment, seeds, options.jobs)

@@ -54,7 +54,11 @@ def simulate(
     slots_per_gpu: Annotated[
         int,
         typer.Option(
-            "--slots-per-gpu", help="Generations that run at once.", rich_help_panel=_MACHINES_PANEL
+            "--slots-per-gpu",
+            min=1,
+            max=4096,
+            help="Generations that run at once.",
+            rich_help_panel=_MACHINES_PANEL,
         ),
     ] = 64,
     prefill: Annotated[
@@ -185,7 +189,7 @@ def simulate(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", help="How many.", rich_help_panel=_RUNS_PANEL)] = 10,
-    seed: Annotated[int, typer.Option("--seed", help="The first.", rich_help_panel=_RUNS_PANEL)] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="The first.", rich_help_panel=_RUNS_PANEL)] = 0,
     jobs: Annotated[int, typer.Option("--jobs", help="Processes.", rich_help_panel=_RUNS_PANEL)] = 1,
     plot: Annotated[
         Path | None,

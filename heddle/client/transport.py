@@ -17,6 +17,7 @@ import httpx
 from pydantic import SecretStr
 
 from heddle.client.errors import ServerFailure, raise_for
+from heddle.errors import InvalidRequest
 
 CONNECT_S = 10.0
 WRITE_S = 60.0
@@ -61,10 +62,13 @@ class Transport:
     """One connection pool to one server."""
 
     def __init__(self, base_url: str, *, token: str | SecretStr | None, retry: RetryPolicy) -> None:
+        """Raises ``InvalidRequest`` where an argument cannot be sent."""
         secret = token.get_secret_value() if isinstance(token, SecretStr) else token
+        if secret and not (secret.isascii() and secret.isprintable()):
+            raise InvalidRequest("may hold printable ASCII only", path="token")
         self._retry = retry
         self._http = httpx.AsyncClient(
-            base_url=base_url,
+            base_url=_server_url(base_url),
             headers={"Authorization": f"Bearer {secret}"} if secret else {},
             timeout=httpx.Timeout(READ_S, connect=CONNECT_S, write=WRITE_S),
             follow_redirects=False,
@@ -138,3 +142,13 @@ class Transport:
 def describe(exc: httpx.TransportError) -> str:
     """A sentence for a failure of the connection; some of httpx's have no text."""
     return str(exc) or type(exc).__name__
+
+
+def _server_url(text: str) -> httpx.URL:
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL as exc:
+        raise InvalidRequest(f"{text!r} is no URL: {exc}", path="url") from exc
+    if url.scheme not in ("http", "https") or not url.host:
+        raise InvalidRequest(f"{text!r} is not of the form http://host:port", path="url")
+    return url

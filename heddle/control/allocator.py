@@ -17,7 +17,7 @@ from heddle.allocation import Fixed, SlotRule
 from heddle.control.ports import Allocator
 from heddle.errors import ConfigError
 from heddle.planning.plan import AllocatorName, PlacerName, PlanRequest
-from heddle.planning.profile import Profile
+from heddle.planning.profile import Profile, required
 from heddle.types import WorkerId, WorkerSpec
 
 ALLOCATORS = tuple(name.value for name in AllocatorName)
@@ -46,11 +46,10 @@ class PlannedAllocator:
 
     def __init__(self, planner: AllocatorName, options: AllocatorOptions) -> None:
         """Raises ``ConfigError`` where there is no profile to plan by, or the pool is badly spelled."""
-        if options.profile is None:
-            raise ConfigError(f"allocator {planner} needs a profile of the workers' step times")
+        profile = required(options.profile, f"allocator {planner}")
         self.name = planner.value
         self._planner = planner
-        self._profile = _with_slots(options.profile, options.slots)
+        self._profile = _with_slots(profile, options.slots)
         self._otherwise = Fixed(options.pool, options.slots)
         self._seed = options.seed
         self._equally_good = options.equally_good

@@ -95,8 +95,10 @@ def decode_entry(line: bytes) -> LogEntry:
             commands=tuple(_decode_tagged(command, _adapters(Command)) for command in fields["commands"]),
             ignored=None if ignored is None else IgnoreReason(ignored),
         )
-    except (KeyError, TypeError, ValueError) as exc:
-        raise StoreError(f"bad entry of an event log: {exc!r}") from exc
+    except KeyError as exc:
+        raise StoreError(f"bad entry of an event log: it lacks {exc}") from exc
+    except (TypeError, ValueError) as exc:
+        raise StoreError(f"bad entry of an event log: {in_words(exc)}") from exc
 
 
 def encode_commands(commands: Sequence[Command]) -> bytes:
@@ -111,8 +113,10 @@ def _tagged(item: Event | Command) -> orjson.Fragment:
     return orjson.Fragment(tag + (b"}" if body == b"{}" else b"," + body[1:]))
 
 
-def _decode_tagged(fields: dict[str, Any], adapters: Mapping[str, TypeAdapter[Any]]) -> Any:
+def _decode_tagged(fields: object, adapters: Mapping[str, TypeAdapter[Any]]) -> Any:
     """Typed by the adapters: each validates exactly one of the classes."""
+    if not isinstance(fields, dict):
+        raise ValueError(f"{fields!r} is no object")
     tag = fields["type"]
     adapter = adapters.get(tag)
     if adapter is None:

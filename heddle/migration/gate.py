@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from heddle.control.ports import MigrationProposal
-from heddle.errors import ConfigError
 from heddle.migration.options import MigrationOptions, MovePrice
 from heddle.planning.drains import Drain, Weights, cap_of
+from heddle.planning.profile import required
 from heddle.planning.trust import earned
 from heddle.types import TrajectoryPhase, TrajectoryView, WorkerId, WorkerView
 
@@ -40,10 +40,9 @@ class Gate:
 
     def __init__(self, planner: str, options: MigrationOptions) -> None:
         """Raises ``ConfigError`` where ``options`` lack a profile."""
-        if options.profile is None:
-            raise ConfigError(f"migration {planner} needs a profile of the workers' step times")
+        profile = required(options.profile, f"migration {planner}")
         self._options = options
-        self._degrees = {degree.tp_degree: degree for degree in options.profile.degrees}
+        self._degrees = {degree.tp_degree: degree for degree in profile.degrees}
         self._weights: dict[int, Weights] = {}
         self._drains: dict[WorkerId, Drain] = {}
         self._turn: deque[WorkerId] = deque()

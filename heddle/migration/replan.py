@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heddle.control.ports import MigrationProposal
-from heddle.errors import ConfigError
 from heddle.migration.gate import HYSTERESIS, Gate
 from heddle.migration.options import MigrationOptions
 from heddle.planning.drains import cap_of
-from heddle.planning.profile import DegreeProfile, Profile
+from heddle.planning.profile import DegreeProfile, Profile, required
 from heddle.types import TrajectoryId, TrajectoryPhase, TrajectoryView, WorkerId, WorkerView
 
 if TYPE_CHECKING:
@@ -46,9 +45,7 @@ class ReplanMigration:
     def __init__(self, options: MigrationOptions) -> None:
         """Raises ``ConfigError`` where ``options`` lack a profile."""
         self._gate = Gate(self.name, options)
-        if options.profile is None:
-            raise ConfigError("migration replan needs a profile of the workers' step times")
-        self._profile: Profile = options.profile
+        self._profile = required(options.profile, f"migration {self.name}")
         self._options = options
         self._moves = NO_MOVES
         self._until_next = 0

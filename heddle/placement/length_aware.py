@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from heddle.control.ports import Placer
-from heddle.errors import ConfigError
 from heddle.placement.options import PlacerOptions
 from heddle.placement.sticky_group import StickyGroup
 from heddle.placement.sticky_least_loaded import StickyLeastLoaded
 from heddle.planning.hedge import hedged_lengths
 from heddle.planning.plan import Partition
-from heddle.planning.profile import DegreeProfile, Floats, Profile
+from heddle.planning.profile import DegreeProfile, Floats, Profile, required
 from heddle.planning.trust import earned
 from heddle.types import TrajectoryId, TrajectoryView, WorkerId, WorkerView
 
@@ -61,11 +60,9 @@ class LengthAware:
 
         Raises ``ConfigError`` where ``options`` lack a profile.
         """
-        if options.profile is None:
-            raise ConfigError(f"placer {name} needs a profile of the workers' step times")
         self.name = name
         self._solver = solver
-        self._profile = options.profile
+        self._profile = required(options.profile, f"placer {name}")
         self._trust = options.trust
         self._seed = options.seed
         self._hedged = hedged

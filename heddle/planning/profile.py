@@ -142,3 +142,13 @@ class Profile:
                 return degree
         there = ", ".join(str(degree.tp_degree) for degree in self.degrees)
         raise ConfigError(f"the profile has no degree {tp_degree}; it has {there}")
+
+
+def required(profile: Profile | None, by: str) -> Profile:
+    """The profile; raises ``ConfigError`` that tells who lacks one and how to come by it."""
+    if profile is None:
+        raise ConfigError(
+            f"{by} needs a profile of the workers' step times: measure one with heddle profile --out FILE.csv"
+            " and set decisions.profile, or take a shipped one by decisions.profile_gpu and profile_model"
+        )
+    return profile

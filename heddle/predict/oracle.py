@@ -10,11 +10,14 @@ import random
 from abc import abstractmethod
 from collections.abc import Sequence
 
+from heddle.errors import ConfigError
 from heddle.predict.passive import Passive
 from heddle.types import Prediction, TrajectoryId, TrajectoryView, Trust
 
 _QUANTILE_Z = 1.2815515655446004
 """Of the standard normal distribution at 0.9."""
+MOST_ERROR = 5.0
+"""Of a noisy oracle: there one estimate in three is wrong by more than a factor of 148."""
 
 
 class _FromKnownTotal(Passive):
@@ -66,6 +69,8 @@ class NoisyOracle(_FromKnownTotal):
     name = "noisy_oracle"
 
     def __init__(self, *, error: float, seed: int) -> None:
+        if not 0.0 <= error <= MOST_ERROR:
+            raise ConfigError(f"predictor_error must be 0 to {MOST_ERROR:g}, got {error}")
         self._error = error
         self._seed = seed
 

@@ -18,9 +18,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from heddle.control.ports import Reshape
-from heddle.errors import ConfigError
 from heddle.planning.drains import Drain, Weights, cap_of, tokens_within
-from heddle.planning.profile import DegreeProfile
+from heddle.planning.profile import DegreeProfile, required
 from heddle.planning.trust import earned
 from heddle.reshaping.options import ReshapingOptions
 from heddle.reshaping.residual import Residuals
@@ -85,10 +84,9 @@ class TailReshaper:
 
     def __init__(self, options: ReshapingOptions) -> None:
         """Raises ``ConfigError`` where ``options`` lack a profile."""
-        if options.profile is None:
-            raise ConfigError("reshaper tail needs a profile of the workers' step times")
+        profile = required(options.profile, f"reshaper {self.name}")
         self._options = options
-        self._degrees = {degree.tp_degree: degree for degree in options.profile.degrees}
+        self._degrees = {degree.tp_degree: degree for degree in profile.degrees}
         self._weights: dict[int, Weights] = {}
         self._residuals = Residuals()
         self._members = 0

@@ -38,6 +38,15 @@ class Cancellation:
     at_s: float
 
 
+MOST_SECONDS = 10.0**7
+"""Longest duration of a simulation's part: four months, and far from where adding a step changes nothing."""
+
+
+def _check_seconds(value: float, what: str) -> None:
+    if not 0.0 <= value <= MOST_SECONDS:
+        raise ConfigError(f"{what} must be 0 to {MOST_SECONDS:g} seconds, got {value}")
+
+
 Fault: TypeAlias = WorkerCrash | WorkerSlowdown | Cancellation
 """What can be injected."""
 
@@ -58,7 +67,8 @@ class ToolModel:
     def __post_init__(self) -> None:
         if self.concurrency is not None and self.concurrency < 1:
             raise ConfigError(f"at least one tool must be able to run, got {self.concurrency}")
-        if min(self.cold_start_s, self.keep_warm_s) < 0 or self.prewarmed < 0:
+        _check_seconds(self.cold_start_s, "the cold start of a tool")
+        if not self.keep_warm_s >= 0 or self.prewarmed < 0:
             raise ConfigError("times and numbers of sandboxes must not be negative")
 
 
@@ -81,8 +91,10 @@ class SimulationOptions:
     """Hears each line of the event log, its header first, without newlines; as it is written live."""
 
     def __post_init__(self) -> None:
-        if min(self.overhead_s, self.retry_s) < 0 or self.check_every < 0:
-            raise ConfigError("times and intervals of a simulation must not be negative")
+        _check_seconds(self.overhead_s, "the overhead of a step")
+        _check_seconds(self.retry_s, "the time until a retry")
+        if self.check_every < 0:
+            raise ConfigError(f"invariants cannot be checked every {self.check_every} events")
         for fault in self.faults:
             if not (math.isfinite(fault.at_s) and fault.at_s >= 0):
                 raise ConfigError(f"a fault needs a time, got {fault}")

@@ -19,6 +19,7 @@ from enum import StrEnum
 import numpy as np
 
 from heddle.errors import InvalidRequest
+from heddle.simulate.options import MOST_SECONDS
 from heddle.simulate.workload import Workload, WorkStep
 
 OPTION = "--tool-times"
@@ -165,6 +166,6 @@ def _number(name: str, text: str) -> float:
         value = float(text)
     except ValueError as exc:
         raise InvalidRequest(f"{name} must be a number, got {text!r}", path=OPTION) from exc
-    if not (math.isfinite(value) and value >= 0):
-        raise InvalidRequest(f"{name} must be finite and not negative, got {text}", path=OPTION)
+    if not 0.0 <= value <= MOST_SECONDS:
+        raise InvalidRequest(f"{name} must be 0 to {MOST_SECONDS:g}, got {text}", path=OPTION)
     return value

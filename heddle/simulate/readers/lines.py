@@ -8,12 +8,12 @@ from typing import Annotated, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from heddle.errors import InvalidRequest
+from heddle.simulate.options import MOST_SECONDS
 from heddle.validation import first_fault
 
 Row = TypeVar("Row")
 
 MOST_TOKENS = 10**9
-MOST_SECONDS = 10.0**7
 """Beyond these a number is a slip of a unit."""
 
 Count = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
