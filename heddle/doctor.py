@@ -65,6 +65,8 @@ class IsolationFinding:
     """Whether generated code is kept from the network, files and processes of this machine."""
     problem: str | None = None
     """Why there is none: the configured mode is not to be had here."""
+    calls_filtered: bool = True
+    """Whether the kernel filters system calls that no tool needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +246,8 @@ def _isolation(findings: Findings) -> Check:
         return Check("sandbox", CheckStatus.FAIL, isolation.problem, "set tools.isolation to auto")
     if not isolation.complete:
         return Check("sandbox", CheckStatus.WARN, isolation.detail, "apt-get install bubblewrap")
+    if not isolation.calls_filtered:
+        return Check("sandbox", CheckStatus.WARN, isolation.detail, "a kernel with seccomp filters")
     return Check("sandbox", CheckStatus.OK, isolation.detail)
 
 

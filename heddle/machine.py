@@ -76,7 +76,7 @@ def _find_isolation(requested: str) -> IsolationFinding:
         isolation = detect_isolation(requested)
     except ConfigError as exc:
         return IsolationFinding(detail="", complete=False, problem=str(exc))
-    return IsolationFinding(isolation.detail, isolation.complete)
+    return IsolationFinding(isolation.detail, isolation.complete, calls_filtered=isolation.calls_filtered)
 
 
 def _nvidia_gpus() -> tuple[str, ...]:

@@ -85,6 +85,11 @@ def test_a_healthy_machine_has_nothing_to_mend() -> None:
             CheckStatus.WARN,
         ),
         (
+            replace(make_findings(), isolation=IsolationFinding("namespaces", True, calls_filtered=False)),
+            "sandbox",
+            CheckStatus.WARN,
+        ),
+        (
             replace(make_findings(), isolation=IsolationFinding("", False, "bwrap is absent")),
             "sandbox",
             CheckStatus.FAIL,

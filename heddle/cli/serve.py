@@ -31,7 +31,7 @@ async def _serve(config: HeddleConfig, output: Output) -> int:
         from heddle import app  # imported late: it loads every adapter, while other processes try the sandbox
 
     isolation = await probe
-    if not isolation.complete:
+    if not (isolation.complete and isolation.calls_filtered):
         output.note(isolation.detail)
 
     def announce(url: str) -> None:

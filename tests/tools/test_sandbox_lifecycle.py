@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import textwrap
@@ -33,7 +34,7 @@ from heddle.tools.sandbox import (
     find_interpreter,
 )
 from heddle.tools.sandbox.directories import process_label
-from heddle.tools.sandbox.modes import first_uid
+from heddle.tools.sandbox.modes import Interpreter, first_uid, this_interpreter
 
 COORDINATOR = textwrap.dedent(
     """
@@ -200,6 +201,22 @@ def test_auto_takes_the_strongest(isolation: Isolation) -> None:
     chosen = detect_isolation("auto")
 
     assert chosen.complete or not isolation.complete
+
+
+@pytest.mark.skipif(shutil.which("setarch") is None, reason="no setarch to seem to be another machine with")
+def test_a_machine_without_filters_for_system_calls_is_told_of(isolation: Isolation, tmp_path: Path) -> None:
+    """What runs there runs with less in its way, and the sentence for people says so."""
+    here = this_interpreter()
+    elsewhere = tmp_path / "python"
+    elsewhere.write_text(f'#!/bin/sh\nexec setarch i686 {here.executable} "$@"\n')
+    elsewhere.chmod(0o755)
+
+    found = detect_isolation(isolation.mode, Interpreter(elsewhere, here.visible))
+
+    assert isolation.calls_filtered
+    assert "system call" not in isolation.detail
+    assert not found.calls_filtered
+    assert "No system call is filtered" in found.detail
 
 
 @pytest.mark.parametrize(

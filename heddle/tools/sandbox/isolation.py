@@ -1,7 +1,8 @@
 """Which isolation this machine can give, found out by trying it.
 
 Each mode is probed by running a program in it that tries to reach a listening socket and a readable file
-of this process, and to see its processes: what ``Isolation`` says is what that program saw.
+of this process, to see its processes, and to make a system call that should be filtered: what ``Isolation``
+says is what that program saw.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PROBE_TIMEOUT_S = 15.0
 """A probe takes a tenth of a second; this is for a machine that is starved."""
 
 _PROBE = """
-import json, os, socket, sys
+import ctypes, json, os, socket, sys
 port, secret, pid = json.loads(sys.stdin.read())
 def reached(action):
     try:
@@ -46,6 +47,7 @@ print(json.dumps({
     "network": reached(lambda: socket.create_connection(("127.0.0.1", port), 2).close()),
     "files": reached(lambda: open(secret).close()),
     "pids": pid in pids and max(pids) > 8,
+    "calls": ctypes.CDLL(None).unshare(0) == 0,
 }))
 """
 
@@ -59,6 +61,8 @@ class Isolation:
     filesystem_isolated: bool
     pids_isolated: bool
     detail: str
+    calls_filtered: bool = True
+    """Whether the kernel keeps programs from system calls that no tool needs."""
 
     @property
     def complete(self) -> bool:
@@ -98,9 +102,18 @@ def _isolation(mode: Mode, reached: Mapping[str, bool], failures: list[str]) -> 
         )
     else:
         detail = f"Sandbox: {mode}. No network, no host files, no host processes; resource limits hold."
+    if reached["calls"]:
+        detail += " No system call is filtered: this kernel or machine has no filters for it."
     if failures:
         detail += f" (not available: {'; '.join(failures)})"
-    return Isolation(mode, not reached["network"], not reached["files"], not reached["pids"], detail)
+    return Isolation(
+        mode,
+        network_isolated=not reached["network"],
+        filesystem_isolated=not reached["files"],
+        pids_isolated=not reached["pids"],
+        detail=detail,
+        calls_filtered=not reached["calls"],
+    )
 
 
 def _probe(mode: Mode, interpreter: Interpreter) -> dict[str, bool]:
