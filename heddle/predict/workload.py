@@ -79,15 +79,15 @@ class Workload:
     """Estimates and learns; see :class:`~heddle.predict.progressive.Progressive`."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        self._sources = sources
+        self._sources = sources = sorted(sources, key=lambda source: source.absolute)
         self._levels = Levels()
         self._tables = self._levels.table()
         self._ridge = OnlineRidge(np.array([weight for source in sources for weight in source.prior]))
         ends = np.cumsum([0, *(len(source.prior) for source in sources)]).tolist()
         self._columns = [(s, slice(*ends)) for s, ends in zip(sources, pairwise(ends), strict=True)]
         """Each source and its part of a row."""
-        self._absolute = np.flatnonzero([source.absolute for source in sources for _ in source.prior])
-        """Columns that the mean is yet to be taken off."""
+        self._absolute = slice(sum(len(source.prior) for source in sources if not source.absolute), None)
+        """The last columns: the mean is yet to be taken off."""
         self._expectation = Expectation()
         self._calibrator = Calibrator()
         self._trust = TrustWindow()
@@ -227,8 +227,10 @@ class Workload:
 
     def _deviations(self, rows: Floats, levels: Floats) -> Floats:
         """The evidence, where all that estimates does so beside the mean; ``levels``: one a row."""
-        found = rows.copy()
         absolute = rows[:, self._absolute]
+        if not absolute.any():
+            return rows
+        found = rows.copy()
         found[:, self._absolute] = np.where(absolute == 0.0, 0.0, absolute - levels[:, None])
         return found
 
