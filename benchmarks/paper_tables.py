@@ -1,6 +1,7 @@
 """The paper's tables on recorded workloads: Heddle against others, each with every homogeneous pool.
 
-    python benchmarks/paper_tables.py [--traces DIR] [--gpus 8] [--quick] [--jobs 2] [--json FILE]
+    python benchmarks/paper_tables.py [--traces DIR] [--gpus 8] [--models NAME ...] [--quick] [--jobs 2]
+                                      [--json FILE]
 
 Without ``--traces`` the shipped traces: coding (``coding_agent``), search (``search_agent``) and math
 (``math_agent``); with it every ``*.jsonl(.gz)`` of a folder. Each is played for three models on 8 GPUs (100
@@ -43,7 +44,7 @@ from heddle.control.build import PlaneSettings, build_plane
 from heddle.control.events import BatchSubmitted, PoolRequested, TrajectorySpec
 from heddle.planning.shipped import shipped_profiles
 from heddle.presets import find_preset
-from heddle.rehearsal.race import Rehearsal, rehearse
+from heddle.rehearsal.race import DRAWS, Rehearsal, rehearse
 from heddle.simulate.compare import Configuration, Experiment, RunSummary, run_seed
 from heddle.simulate.hardware import hardware_from_profile
 from heddle.simulate.sampling import (
@@ -210,11 +211,12 @@ def experiment_of(trace: Trace, model: str, gpus: int, wrong: Sequence[Noise]) -
     )
 
 
-def with_rehearsed(experiment: Experiment) -> Experiment:
+def with_rehearsed(experiment: Experiment, draws: int) -> Experiment:
     """Heddle besides on the workers, and in the way, that a rehearsal chooses: one for all seeds."""
     (planned,) = (c.settings for c in experiment.configurations if c.name == ORACLE)
     learning = replace(planned, predictor="progressive")
-    chosen = rehearse(Rehearsal(experiment, learning, seed=REHEARSAL_SEED)).chosen.candidate
+    rehearsal = Rehearsal(experiment, learning, draws=draws, seed=REHEARSAL_SEED)
+    chosen = rehearse(rehearsal).chosen.candidate
     more = (
         Configuration(REHEARSED, chosen.over(learning)),
         Configuration(REHEARSED_KNOWN, chosen.over(planned)),
@@ -345,13 +347,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=4, help="on 8 GPUs")
     parser.add_argument("--large-seeds", type=int, default=2, help="on 64 GPUs")
     parser.add_argument("--gpus", type=int, nargs="+", choices=SIZES, default=SIZES)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--draws", type=int, default=DRAWS, help="of a rehearsal")
     parser.add_argument("--token-scale", type=float, default=1.0, help="sampled tokens times this")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--quick", action="store_true", help="one model, 8 GPUs, one seed")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     seeds = {8: options.seeds, 64: options.large_seeds}
-    models, sizes = list(MODELS), list(options.gpus)
+    models, sizes = list(options.models), list(options.gpus)
     if options.quick:
         models, sizes, seeds = [MODELS[1]], [8], {8: 1}
     began, load = time.perf_counter(), os.getloadavg()[0]
@@ -362,7 +366,7 @@ def main() -> None:
         print_trace(trace, wrong)
         for model in models:
             for gpus in sizes:
-                experiment = with_rehearsed(experiment_of(trace, model, gpus, wrong))
+                experiment = with_rehearsed(experiment_of(trace, model, gpus, wrong), options.draws)
                 tasks += [Task(trace.name, model, gpus, experiment, seed) for seed in range(seeds[gpus])]
     tasks.sort(key=lambda task: task.gpus)
     for gpus in sizes:

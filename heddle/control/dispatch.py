@@ -67,7 +67,7 @@ class Dispatcher:
             return []
         commands: list[Command] = []
         self._let_in(worker, now)
-        while worker.running < worker.slots and worker.queue:
+        while worker.running < worker.slots and (worker.queue or self._invited(worker, now)):
             contender = self._state.trajectories[worker.queue.peek().trajectory_id]
             if self.guard.admits(contender, worker, now):
                 commands.append(self._start_next(worker, now))
@@ -200,6 +200,26 @@ class Dispatcher:
         """Whoever waits for memory and can have it queues for a slot."""
         for trajectory in self.guard.returning(worker, now):
             self._join_queue(trajectory, now)
+
+    def _invited(self, worker: WorkerState, now: float) -> bool:
+        """Whether somebody came who waits for memory elsewhere, where this worker has nobody to serve.
+
+        Its home holds nothing of it, so that it has nothing to lose; the placer is asked all the same.
+        """
+        if worker.kv_limit_tokens is None or worker.lot:
+            return False
+        crowded = max(self._state.ready, key=lambda other: len(other.lot))
+        if not crowded.lot:
+            return False
+        guest = self._state.trajectories[crowded.lot.peek().trajectory_id]
+        pair = sorted((crowded, worker), key=lambda one: one.worker_id)
+        wanted = guest.bound_for is None and self._state.has_room(worker, guest)
+        if not wanted or self._placer.rehome(guest, pair) != worker.worker_id:
+            return False
+        self._state.leave_queue(guest)
+        self._state.set_home(guest, worker)
+        self._join_queue(guest, now)
+        return True
 
     def _next_fits(self, worker: WorkerState, now: float) -> bool:
         """Whether a preemption would help: whoever is next has its memory or can be given some."""

@@ -72,7 +72,9 @@ class Placer(Protocol):
     def rehome(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> WorkerId | None:
         """Another home among ``workers`` before its next step, or ``None`` to stay where it is.
 
-        Asked after its tools, where its home is ready. The new home computes the whole context anew.
+        Asked after its tools, where its home is ready; and while it is queued for memory there, of which it
+        holds none, and the other one of two ``workers`` has some. The new home computes the whole context
+        anew.
         """
         ...
 

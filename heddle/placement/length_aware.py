@@ -6,7 +6,7 @@ hedged by what the predictor has earned (see ``heddle.planning.hedge``): without
 and a plan of equals is a spread by what each worker can carry. Where nothing was predicted, some worker has
 no step times in the profile, memory is too small for all contexts, or all count as equal on workers that are
 alike, trajectories are spread as by ``sticky_group``; the paper's own placer spreads as by
-``sticky_least_loaded``.
+``sticky_least_loaded``. Whoever waits for memory goes where there is some.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from heddle.placement.options import PlacerOptions
 from heddle.placement.sticky_group import StickyGroup
 from heddle.placement.sticky_least_loaded import StickyLeastLoaded
 from heddle.planning.hedge import hedged_lengths
-from heddle.planning.plan import Partition
+from heddle.planning.plan import Indices, Partition
 from heddle.planning.profile import DegreeProfile, Floats, Profile, required
 from heddle.planning.trust import earned
-from heddle.types import TrajectoryId, TrajectoryView, WorkerId, WorkerView
+from heddle.types import TrajectoryId, TrajectoryPhase, TrajectoryView, WorkerId, WorkerView
 
 if TYPE_CHECKING:
     from heddle.planning.cost import DrainingCost
@@ -87,11 +87,16 @@ class LengthAware:
             return
         if trust == 0.0 and len({(worker.tp_degree, worker.slots) for worker in workers}) == 1:
             return
-        plan = self._solver(lengths[descending], degrees, cost, self._seed)
-        for worker, group in zip(ordered, plan.groups, strict=True):
-            for index in descending[group]:
-                if trajectories[index].worker_id is None:
-                    self._homes[trajectories[index].trajectory_id] = worker.worker_id
+        if self._solver is exact and any(t.worker_id is not None for t in trajectories):
+            owners = _beside_residents(trajectories, ordered, lengths, cost)
+        else:
+            plan = self._solver(lengths[descending], degrees, cost, self._seed)
+            owners = np.empty(len(lengths), np.int64)
+            for index, group in enumerate(plan.groups):
+                owners[descending[group]] = index
+        for trajectory, owner in zip(trajectories, owners.tolist(), strict=True):
+            if trajectory.worker_id is None:
+                self._homes[trajectory.trajectory_id] = ordered[owner].worker_id
 
     def place(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> WorkerId:
         """As planned, once; without a plan as they come."""
@@ -101,8 +106,15 @@ class LengthAware:
         return self._unplanned.place(trajectory, workers)
 
     def rehome(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> WorkerId | None:
-        """It stays: moves are the migration planner's."""
-        return None
+        """It stays, for moves are the migration planner's; where it waits for memory it goes to who has some.
+
+        But not to a worker of a lower degree: whoever was placed on a fast one may be long.
+        """
+        home = next((w for w in workers if w.worker_id == trajectory.worker_id), None)
+        if not self._hedged or trajectory.phase is not TrajectoryPhase.QUEUED or home is None:
+            return None
+        as_fast = (w for w in workers if w is not home and w.tp_degree >= home.tp_degree)
+        return next((worker.worker_id for worker in as_fast), None)
 
 
 def load_kernels(solver: Solver) -> None:
@@ -113,8 +125,12 @@ def load_kernels(solver: Solver) -> None:
     from heddle.planning.cost import draining_cost  # compiled: half a second to import
 
     profile = Profile("", "", 0.0, (DegreeProfile.measured(1, [(1, 1.0), (2, 1.5)], slots=1),))
-    lengths = np.array([3.0, 2.0, 2.0])
-    solver(lengths, (1, 1), draining_cost(profile, (1,), len(lengths)), 0)
+    lengths, cost = np.array([3.0, 2.0, 2.0]), draining_cost(profile, (1,), 3)
+    solver(lengths, (1, 1), cost, 0)
+    if solver is exact:
+        from heddle.planning.residents import relief
+
+        relief(lengths, np.zeros(3, np.int64), (1, 1), cost, np.zeros(3))
 
 
 def remaining_lengths(trajectories: Sequence[TrajectoryView], trust: float) -> Floats | None:
@@ -172,6 +188,23 @@ def _cost(
     cost = draining_cost(profile, degrees, len(lengths), context_tokens=context)
     slots = [min(w.slots for w in workers if w.tp_degree == degree) for degree in degrees]
     return DrainingCost(cost.degrees, cost.steps, np.minimum(cost.caps, np.array(slots, np.int64)))
+
+
+def _beside_residents(
+    trajectories: Sequence[TrajectoryView], workers: Sequence[WorkerView], lengths: Floats, cost: DrainingCost
+) -> Indices:
+    """The worker of each trajectory by an exact plan that leaves residents where they are.
+
+    What they take of a worker, those without a home do not get of it.
+    """
+    from heddle.planning.residents import relief
+
+    index_of = {worker.worker_id: index for index, worker in enumerate(workers)}
+    # Who lives on a worker that takes no more work goes through this again when it leaves.
+    homes = [-1 if t.worker_id is None else index_of.get(t.worker_id, -1) for t in trajectories]
+    stays = [np.inf if t.worker_id is not None else 0.0 for t in trajectories]
+    degrees = tuple(worker.tp_degree for worker in workers)
+    return relief(lengths, np.array(homes, np.int64), degrees, cost, np.array(stays)).owners
 
 
 def presorted_dp(lengths: Floats, degrees: tuple[int, ...], cost: DrainingCost, seed: int) -> Partition:

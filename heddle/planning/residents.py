@@ -42,18 +42,19 @@ def relief(
 ) -> Relief:
     """New owners for trajectories at ``homes``, indices into ``degrees``, the workers in descending order.
 
-    ``lengths`` in any order; ``costs_s`` is the price of moving each, infinite for who must stay. Everything
-    of shape ``(n,)``, at least one trajectory and one worker. Raises ``ConfigError`` for a degree without
-    price.
+    ``lengths`` in any order; a home of -1 is none yet, and counts as where the plan wants it; ``costs_s`` is
+    the price of moving each, infinite for who must stay. Everything of shape ``(n,)``, at least one
+    trajectory and one worker. Raises ``ConfigError`` for a degree without price.
     """
     rows = np.array([row_of(cost.degrees, degree) for degree in degrees], np.int64)
     order = np.argsort(-lengths, kind="stable")
-    ordered, at_home, prices = lengths[order], homes[order], costs_s[order]
-    now_s = float(residents.ends(ordered, cost.steps, cost.caps, rows, at_home).max())
+    ordered, at_home = lengths[order], homes[order]
     wanted, plan_s = _plan(ordered, rows, cost)
-    if plan_s * SLACK >= now_s:
-        return Relief(homes, now_s, now_s)
     wanted = residents.matched(ordered, rows, at_home, wanted)
+    at_home = np.where(at_home < 0, wanted, at_home)
+    now_s = float(residents.ends(ordered, cost.steps, cost.caps, rows, at_home).max())
+    if plan_s * SLACK >= now_s:
+        return Relief(_in_order_of(order, at_home), now_s, now_s)
     owners = residents.relieved(
         ordered,
         cost.steps,
@@ -61,14 +62,19 @@ def relief(
         rows,
         at_home,
         wanted,
-        prices,
+        costs_s[order],
         plan_s * SLACK,
         len(ordered) + len(rows),
     )
     then_s = float(residents.ends(ordered, cost.steps, cost.caps, rows, owners).max())
+    return Relief(_in_order_of(order, owners), now_s, then_s)
+
+
+def _in_order_of(order: Indices, owners: Indices) -> Indices:
+    """As they were before they were sorted."""
     back = np.empty(len(order), np.int64)
     back[order] = owners
-    return Relief(back, now_s, then_s)
+    return back
 
 
 def _plan(lengths: Floats, rows: Indices, cost: DrainingCost) -> tuple[Indices, float]:

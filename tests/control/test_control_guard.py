@@ -17,6 +17,8 @@ from heddle.control.build import PlaneSettings
 from heddle.control.dispatch import DispatchRules
 from heddle.control.events import BatchSubmitted, LengthPredicted, PoolRequested, WorkerReady
 from heddle.control.guard import GuardRules
+from heddle.placement import PlacerOptions, make_placer
+from heddle.planning.profile import DegreeProfile, Profile
 from heddle.predict import make_predictor
 from heddle.scheduling import SCHEDULERS, make_scheduler
 from heddle.types import BatchId, GroupId, Prediction, StopReason, TrajectoryId, WorkerId
@@ -79,6 +81,35 @@ def test_nobody_overtakes_the_first_of_the_lot_and_it_returns_below_the_lower_li
 
     assert generated(rig.finish("b")) == [("c", "w0"), ("d", "w0")]
     assert held(rig) == 310 + 300 + 100
+
+
+def make_pair(placer: str) -> Rig:
+    """Two equal workers that may hold 900 tokens each, and four trajectories of 600."""
+    rules = DispatchRules(guard=GuardRules())
+    profile = Profile("", "", 1000.0, (DegreeProfile.measured(1, [(1, 0.01), (8, 0.02)]),))
+    rig = Rig(slots=2, rules=rules, placer=make_placer(placer, PlacerOptions(profile)))
+    rig.pool(2, kv_capacity_tokens=1000)
+    assert submit(rig, a=600, b=600, c=600, d=600) == [("a", "w0"), ("b", "w1")]
+    assert rig.homes() == {"w0": 2, "w1": 2}
+    return rig
+
+
+@pytest.mark.parametrize("placer", ["drain", "exact"])
+def test_who_waits_for_memory_goes_to_another_worker_that_has_some(placer: str) -> None:
+    """The last one of a worker that has served its own: what was held back elsewhere starts there."""
+    rig = make_pair(placer)
+    assert generated(rig.finish("b")) == [("d", "w1")]
+
+    assert generated(rig.finish("d")) == [("c", "w1")]
+    assert (rig.trajectory("c").worker_id, lot(rig)) == ("w1", ())
+
+
+def test_who_waits_for_memory_stays_where_it_is_bound_to() -> None:
+    """A placer that pins is asked, and says so."""
+    rig = make_pair("sticky_least_loaded")
+    rig.finish("b")
+    assert generated(rig.finish("d")) == []
+    assert lot(rig) == ("c",)
 
 
 def group(rig: Rig, *names: str, prompt: int) -> list[tuple[str, str]]:

@@ -15,12 +15,16 @@ from heddle.placement import kernel_loader, make_placer
 
 
 def plan(name: str) -> None:
-    """For a batch of many lengths, on workers of two degrees."""
+    """For a batch of many lengths, on workers of two degrees; and again, beside those that live there."""
     rng = np.random.default_rng(0)
     lengths = rng.exponential(1000.0, 300)
     batch = [make_trajectory(f"t{n}", remaining=float(length)) for n, length in enumerate(lengths)]
     workers = [make_worker(f"w{n}", degree=1 + 3 * (n % 2), slots=16) for n in range(6)]
-    make_placer(name, OPTIONS).prepare(batch, workers)
+    placer = make_placer(name, OPTIONS)
+    placer.prepare(batch, workers)
+    for trajectory in batch[:250]:
+        trajectory.worker_id = workers[0].worker_id
+    placer.prepare(batch, workers)
 
 
 def load_and_plan(name: str) -> None:

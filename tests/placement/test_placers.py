@@ -211,6 +211,32 @@ def test_sticky_margin_moves_where_the_difference_stays_above_the_margin() -> No
             assert placer.rehome(trajectory, workers) is None
 
 
+def test_exact_places_beside_those_who_live_there_already() -> None:
+    """Three long ones keep the first worker: newcomers of equal length go to the other two."""
+    workers = [make_worker(f"w{i}", slots=8) for i in range(3)]
+    residents = [make_trajectory(f"r{i}", remaining=1000.0) for i in range(3)]
+    for resident in residents:
+        settle(workers[0], resident)
+    newcomers = [make_trajectory(f"n{i}", remaining=1000.0) for i in range(6)]
+
+    homes = place_all("exact", workers, [*residents, *newcomers])
+
+    assert {worker: len(names) for worker, names in homes.items()} == {"w0": 0, "w1": 3, "w2": 3}
+
+
+@pytest.mark.parametrize("name", BY_LENGTH)
+def test_who_waits_for_memory_may_go_to_a_worker_as_fast(name: str) -> None:
+    """Not to a slower one, not while it does anything else; the paper's placer moves nobody."""
+    slow, fast, other = (make_worker(f"w{i}", degree=degree) for i, degree in enumerate((1, 4, 4)))
+    placer, waiting = make_placer(name, OPTIONS), make_trajectory("t")
+    settle(fast, waiting)
+
+    assert placer.rehome(waiting, [fast, other]) == (None if name == "presorted_dp" else "w2")
+    assert placer.rehome(waiting, [slow, fast]) is None
+    waiting.phase = TrajectoryPhase.IN_TOOL
+    assert placer.rehome(waiting, [fast, other]) is None
+
+
 @pytest.mark.parametrize("name", BY_LENGTH)
 def test_the_longest_get_the_fast_worker_to_themselves(name: str) -> None:
     """A few long trajectories beside many short ones, one worker of degree 4 and three of degree 1."""

@@ -35,13 +35,15 @@ def ends(lengths: Floats, steps: Floats, caps: Indices, rows: Indices, owners: I
 def matched(lengths: Floats, rows: Indices, homes: Indices, owners: Indices) -> Indices:
     """``owners`` with groups of equal workers exchanged so that most tokens are at home.
 
-    Greedily: of all pairs of a group and a worker of its row the one that shares most, and so on.
+    Greedily: of all pairs of a group and a worker of its row the one that shares most, and so on. A home of
+    -1 is none.
     """
     workers = len(rows)
     shared = np.zeros((workers, workers))
     for position in range(len(lengths)):
-        # One token more: those of no length are at home as well.
-        shared[owners[position], homes[position]] += lengths[position] + 1.0
+        if homes[position] >= 0:
+            # One token more: those of no length are at home as well.
+            shared[owners[position], homes[position]] += lengths[position] + 1.0
     worker_of = np.full(workers, -1, np.int64)
     taken = np.zeros(workers, np.bool_)
     order = np.argsort(-shared.ravel(), kind="mergesort")
