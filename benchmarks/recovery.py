@@ -30,92 +30,17 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from chatter import speak
+from reopened import CONTEXT_TOKENS, DEADLINE_S, POLL_S, Load, kit, until_all_are_in_tools
 
-from heddle.api.schemas import BatchRequest
 from heddle.app import open_coordinator
-from heddle.config import HeddleConfig, parse_config
-from heddle.coordinator.assembly import EngineKit
-from heddle.coordinator.service import Coordinator
-from heddle.engines.fake import FakeEngine, FakeLauncher, FakeModel
-from heddle.garbage import young_only
-from heddle.text.byte_tokenizer import TURN_END, ByteTokenizer
-
-POLL_S = 0.01
-CONTEXT_TOKENS = 1 << 20
-DEADLINE_S = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What is open when the coordinator dies."""
-
-    trajectories: int
-    steps: int
-    """Committed by each."""
-
-    def config(self, data_dir: Path) -> HeddleConfig:
-        engine = {
-            "kind": "fake",
-            "pool": "1+1",
-            "slots": max(1, self.trajectories),
-            "context_tokens": CONTEXT_TOKENS,
-        }
-        return parse_config(
-            {
-                "data_dir": data_dir,
-                "log_level": "error",
-                "engine": engine,
-                "environments": {"chatter": "chatter:ChatterEnvironment"},
-            }
-        )
-
-    def batch(self) -> BatchRequest:
-        tasks = [{"task": {"number": number, "steps": self.steps}} for number in range(self.trajectories)]
-        return BatchRequest.model_validate(
-            {
-                "batch_id": "open",
-                "environment": "chatter",
-                "prompts": tasks,
-                "limits": {"max_steps": 10_000, "max_tokens": 1 << 20, "max_tokens_per_step": 512},
-            }
-        )
-
-
-def _kit() -> EngineKit:
-    """Under the name of the engine that ``heddle serve`` has, which goes on with its trajectories."""
-    model = FakeModel(speak, end_of_turn_id=TURN_END, context_tokens=CONTEXT_TOKENS)
-    return EngineKit(FakeLauncher(model=model), ByteTokenizer(), FakeEngine.capabilities, "fake")
-
-
-async def _until_all_are_in_tools(coordinator: Coordinator, load: Load) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while (await coordinator.batch("open")).by_phase != {"in_tool": load.trajectories}:
-            await asyncio.sleep(POLL_S)
 
 
 async def _run(load: Load, data_dir: Path, ready: Path) -> None:
-    async with open_coordinator(load.config(data_dir), kit=_kit()) as coordinator:
+    async with open_coordinator(load.config(data_dir), kit=kit()) as coordinator:
         await coordinator.submit(load.batch())
-        await _until_all_are_in_tools(coordinator, load)
+        await until_all_are_in_tools(coordinator, load)
         await asyncio.to_thread(ready.touch)
         await asyncio.Event().wait()
-
-
-async def _reopen(load: Load, data_dir: Path) -> None:
-    """Tell in lines what was reached; garbage is collected as in ``heddle serve``."""
-    print("opens", flush=True)
-    with young_only():
-        await _reach(load, data_dir)
-
-
-async def _reach(load: Load, data_dir: Path) -> None:
-    async with open_coordinator(load.config(data_dir), kit=_kit()) as coordinator:
-        print("accepts", flush=True)
-        if load.trajectories:
-            await _until_all_are_in_tools(coordinator, load)
-        print("back", flush=True)
-        print(time.process_time(), flush=True)
 
 
 def _live(load: Load, data_dir: Path, ready: Path) -> None:
@@ -156,8 +81,8 @@ class Opened:
 
 def reopen(load: Load, data_dir: Path) -> Opened:
     """Start a process that opens a coordinator on this data."""
-    command = [sys.executable, __file__, "--reopen", str(data_dir)]
-    command += ["--trajectories", str(load.trajectories), "--steps", str(load.steps)]
+    command = [sys.executable, str(Path(__file__).with_name("reopened.py"))]
+    command += [str(data_dir), str(load.trajectories), str(load.steps)]
     began = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
@@ -252,12 +177,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--reopen", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     load = Load(options.trajectories, options.steps)
-    if options.reopen is not None:
-        asyncio.run(_reopen(load, options.reopen))
-        return
     figures = measure(load, options.repeats)
     if options.json:
         print(json.dumps(figures))

@@ -38,11 +38,13 @@ def pack(entry: object) -> bytes:
 
 def unpack(adapter: TypeAdapter[_Entry], payload: bytes) -> _Entry:
     """Raises ``pydantic.ValidationError`` on a foreign payload."""
-    line, _, words = payload.partition(b"\n")
-    return adapter.validate_json(line, context=words)
+    end = payload.find(b"\n")
+    if end < 0:
+        return adapter.validate_json(payload, context=memoryview(b""))
+    return adapter.validate_json(payload[:end], context=memoryview(payload)[end + 1 :])
 
 
-def _array(kind: Literal["i", "d"], value: object, words: bytes) -> array[int] | array[float]:
+def _array(kind: Literal["i", "d"], value: object, words: memoryview) -> array[int] | array[float]:
     """Raises ``ValueError``, which a validation reports."""
     unpacked: array[int] | array[float] = array(kind)
     if isinstance(value, dict):  # no pattern to match: this runs for every half-step of a recovery
@@ -65,11 +67,11 @@ def _array(kind: Literal["i", "d"], value: object, words: bytes) -> array[int] |
     return unpacked
 
 
-def _ids(value: object, info: ValidationInfo[bytes]) -> array[int] | array[float]:
+def _ids(value: object, info: ValidationInfo[memoryview]) -> array[int] | array[float]:
     return _array("i", value, info.context)
 
 
-def _floats(value: object, info: ValidationInfo[bytes]) -> array[int] | array[float]:
+def _floats(value: object, info: ValidationInfo[memoryview]) -> array[int] | array[float]:
     return _array("d", value, info.context)
 
 

@@ -99,9 +99,12 @@ def serve(
     """Start the coordinator, its workers and the REST server."""
     output = Output(json)
     with reported(output):
-        from heddle.cli.serve import serve as start
-        from heddle.cli.serve import show_launches
-        from heddle.cli.settings import engine_options, resolve_config
+        from heddle.garbage import uncollected
+
+        with uncollected():
+            from heddle.cli.serve import serve as start
+            from heddle.cli.serve import show_launches
+            from heddle.cli.settings import engine_options, resolve_config
 
         options = {
             "server.host": host,

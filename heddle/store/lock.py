@@ -16,8 +16,6 @@ import socket
 import time
 from pathlib import Path
 
-import psutil
-
 from heddle.errors import StoreError
 
 HANDOVER_S = 5.0
@@ -81,6 +79,8 @@ def _is_gone(owner: str) -> bool:
     named = re.fullmatch(r"process (\d+) on (.+)", owner)
     if named is None or named[2] != socket.gethostname():
         return False
+    import psutil  # imported late: a lock that is free needs nobody to be looked for
+
     try:
         return psutil.Process(int(named[1])).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
