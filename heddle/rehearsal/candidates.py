@@ -1,9 +1,9 @@
 """What can be rehearsed: pools of a budget, and ways of running trajectories on them.
 
 Pools are every homogeneous one and the planners' own, mixed ones included. Ways are the settings as they are
-configured and, to fall back on, the strongest simple one: the order and placement of the preset ``sticky``.
-Both are tried with and without the guard of memory, which costs a little where memory suffices and saves
-much where it does not.
+configured and, to fall back on, the strongest simple ones: the order and placement of the preset ``sticky``,
+and on several workers the same with a prompt's samples together. They are tried with and without the guard of
+memory, which costs a little where memory suffices and saves much where it does not.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from heddle.presets import Choices, find_preset
 
 SIMPLE = "sticky"
 """The preset to fall back on."""
+TOGETHER = "sticky_group"
+"""The placer that looks at no length either, and at who shares a prompt."""
 FEWEST_LARGE = 2
 """Workers of the highest degree: with one alone, nothing could be placed badly."""
 CONFIGURED = "configured"
@@ -59,7 +61,7 @@ def candidates_of(settings: PlaneSettings, pools: Iterable[Sequence[int]]) -> li
     found: dict[tuple[tuple[int, ...], PlaneSettings], Candidate] = {}
     for pool in pools:
         degrees = tuple(sorted(pool, reverse=True))
-        for way, choices in _ways(settings):
+        for way, choices in _ways(settings, len(degrees)):
             named: Choices = {**choices, "allocator": FIXED, "pool": "+".join(map(str, degrees))}
             candidate = Candidate(degrees, way, named, simple=way.startswith(SIMPLE))
             found.setdefault((degrees, candidate.over(settings)), candidate)
@@ -102,13 +104,18 @@ def _filled(gpus: int, degree: int, degrees: Sequence[int]) -> tuple[int, ...]:
     return tuple(pool)
 
 
-def _ways(settings: PlaneSettings) -> Iterable[tuple[str, Choices]]:
+def _ways(settings: PlaneSettings, workers: int) -> Iterable[tuple[str, Choices]]:
     simple = find_preset(SIMPLE).choices
+    together: Choices = {**simple, "placer": TOGETHER}
     if settings.kv_guard:
         # First: where memory is short, ways without a guard take long to simulate.
         yield f"{SIMPLE}, guarded", {**simple, "kv_guard": True}
+        if workers > 1:
+            yield f"{SIMPLE}, groups together, guarded", {**together, "kv_guard": True}
         yield CONFIGURED, {}
         yield f"{CONFIGURED}, no guard", {"kv_guard": False}
     else:
         yield CONFIGURED, {}
+        if workers > 1:
+            yield f"{SIMPLE}, groups together", together
     yield SIMPLE, simple

@@ -120,8 +120,16 @@ def test_a_candidate_says_what_it_changes() -> None:
 
     assert list(found) == [
         f"1 x tp2 + 2 x tp1, {way}"
-        for way in ("sticky, guarded", "configured", "configured, no guard", "sticky")
+        for way in (
+            "sticky, guarded",
+            "sticky, groups together, guarded",
+            "configured",
+            "configured, no guard",
+            "sticky",
+        )
     ]
+    assert found["1 x tp2 + 2 x tp1, sticky, groups together, guarded"].choices["placer"] == "sticky_group"
+    assert not [c for c in candidates_of(base(), [(4,)]) if "together" in c.way], "one worker has them all"
     sticky = found["1 x tp2 + 2 x tp1, sticky"].over(base())
     assert (sticky.pool, sticky.allocator, sticky.scheduler, sticky.kv_guard) == (
         "2+1+1",
