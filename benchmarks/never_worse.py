@@ -35,11 +35,10 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,6 +46,7 @@ from never_worse_cells import WARM, Cell, experiment_of, print_cell, print_summa
 from played_traces import Trace
 from pydantic import TypeAdapter
 
+from heddle.cli.simulate import process_pool
 from heddle.presets import Choices
 from heddle.rehearsal.race import Rehearsal, rehearse
 from heddle.simulate.compare import Experiment, RunSummary, run_seed, teach
@@ -217,7 +217,7 @@ def play_all(
 
 def _finished(calls: Sequence[Callable[[], Row]], jobs: int) -> Iterator[Row]:
     """What they return, as it comes."""
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with process_pool(jobs) as pool:
         pending: list[Future[Row]] = [pool.submit(call) for call in calls]
         for future in as_completed(pending):
             yield future.result()

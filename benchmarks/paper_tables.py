@@ -32,14 +32,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
 from played_traces import Trace, load_traces
 
+from heddle.cli.simulate import process_pool
 from heddle.control.build import PlaneSettings, build_plane
 from heddle.control.events import BatchSubmitted, PoolRequested, TrajectorySpec
 from heddle.planning.shipped import shipped_profiles
@@ -243,7 +242,7 @@ class Task:
 def run_all(tasks: Sequence[Task], jobs: int, tell: Callable[[Cell], None]) -> list[Cell]:
     """All tasks, cell by cell; ``tell`` hears of each cell as it is complete."""
     cells = []
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with process_pool(jobs) as pool:
         pending = [(task, pool.submit(task.run)) for task in tasks]
         rows: list[tuple[RunSummary, ...]] = []
         cpu_s = 0.0

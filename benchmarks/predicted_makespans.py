@@ -22,15 +22,14 @@ import os
 import random
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
 from played_traces import Trace, load_traces
 
+from heddle.cli.simulate import process_pool
 from heddle.control.build import PlaneSettings, build_plane
 from heddle.planning.shipped import shipped_profiles
 from heddle.simulate.hardware import Hardware, hardware_from_profile
@@ -166,7 +165,7 @@ def main() -> None:
         for seed, trace in product(range(options.seeds), traces)
     ]
     began = time.perf_counter()
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+    with process_pool(options.jobs) as pool:
         found = []
         for ratios in pool.map(Task.run, tasks):
             found.append(ratios)

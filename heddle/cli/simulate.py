@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from heddle.planning.profile_csv import ProfileTable
 from heddle.planning.shipped import shipped_profiles
 from heddle.presets import Preset, find_preset, parse_presets
 from heddle.profiling.files import read_profiles
+from heddle.signals import end_with_parent
 from heddle.simulate.compare import Configuration, Experiment, RunSummary, compare, run_one, run_seed
 from heddle.simulate.hardware import EngineRules, PrefillMode, TransferLink, hardware_from_profile
 from heddle.simulate.options import SimulationOptions, ToolModel
@@ -164,9 +166,18 @@ def run_seeds(experiment: Experiment, seeds: Sequence[int], jobs: int) -> list[t
     run = partial(run_seed, experiment)
     if jobs == 1 or len(seeds) == 1:
         return [run(seed) for seed in seeds]
-    # A fresh interpreter: a fork would inherit whatever threads the caller has.
-    with ProcessPoolExecutor(min(jobs, len(seeds)), mp_context=get_context("spawn")) as pool:
+    with process_pool(min(jobs, len(seeds))) as pool:
         return list(pool.map(run, seeds))
+
+
+def process_pool(processes: int) -> ProcessPoolExecutor:
+    """Of fresh interpreters, which end with this process: a fork would inherit whatever threads it has."""
+    return ProcessPoolExecutor(
+        processes,
+        mp_context=get_context("spawn"),
+        initializer=end_with_parent,
+        initargs=(os.getpid(),),
+    )
 
 
 def draw_charts(experiment: Experiment, played: Workload, seed: int, path: Path) -> None:

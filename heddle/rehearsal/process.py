@@ -1,11 +1,13 @@
-"""A rehearsal in a process of its own: ``python -m heddle.rehearsal.process``, request in, answer out.
+"""A rehearsal in a process of its own: ``python -m heddle.rehearsal.process PARENT_PID``.
 
-Simulations take seconds to minutes of a core; beside an event loop they would hold up everything.
+The request goes in, the answer comes out. Simulations take seconds to minutes of a core; beside an event loop
+they would hold up everything.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from asyncio.subprocess import PIPE
 
@@ -16,6 +18,7 @@ from heddle.engines.uninterrupted import uninterrupted
 from heddle.errors import ConfigError, HeddleError
 from heddle.rehearsal.recorded import NothingRecorded
 from heddle.rehearsal.request import Found, RehearsalRequest, answer
+from heddle.signals import end_with_parent
 from heddle.validation import in_words
 
 _REQUEST: TypeAdapter[RehearsalRequest] = TypeAdapter(RehearsalRequest)
@@ -30,7 +33,11 @@ async def rehearse_beside(request: RehearsalRequest, within_s: float) -> Found:
     Raises ``NothingRecorded``, ``ConfigError`` with what the process says, and ``TimeoutError``.
     """
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "heddle.rehearsal.process", stdin=PIPE, stdout=PIPE, stderr=PIPE
+        sys.executable,
+        *("-m", "heddle.rehearsal.process", str(os.getpid())),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
     )
     try:
         async with asyncio.timeout(within_s):
@@ -48,7 +55,8 @@ async def rehearse_beside(request: RehearsalRequest, within_s: float) -> Found:
 
 
 def main() -> int:
-    """Answer the request on standard input."""
+    """Answer the request on standard input, for as long as the process that sent it is there."""
+    end_with_parent(int(sys.argv[1]))
     try:
         request = _REQUEST.validate_json(sys.stdin.buffer.read())
         sys.stdout.buffer.write(orjson.dumps(answer(request)))

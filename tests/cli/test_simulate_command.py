@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from cli_simulated import PROFILE, document, written_profile, written_trace
 from typer.testing import CliRunner, Result
@@ -158,3 +161,21 @@ def test_charts_are_drawn(trace: Path, profile: Path, tmp_path: Path) -> None:
     )
     assert result.exit_code == 0, result.stderr
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_killed_it_leaves_no_process_behind() -> None:
+    """Its workers wait for work on pipes that they hold open themselves: nothing else would end them."""
+    program = """
+import os, time
+from heddle.cli.simulate import process_pool
+if __name__ == "__main__":
+    with process_pool(2) as pool:
+        print(*{pool.submit(os.getpid).result() for _ in range(2)}, flush=True)
+        time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        workers = [psutil.Process(int(pid)) for pid in started.stdout.readline().split()]
+        started.kill()
+    assert workers
+    assert psutil.wait_procs(workers, timeout=30)[1] == []

@@ -15,7 +15,6 @@ Imports stay light: the process is started for every worker and after every cras
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import signal
@@ -25,6 +24,7 @@ import threading
 import xllamacpp
 
 from heddle.engines.embedded import KEY_VARIABLE
+from heddle.signals import end_with_parent
 
 PREFILL_CHUNK_TOKENS = 64
 """Tokens of a prompt computed between two steps of the other slots, and before an abort is noticed."""
@@ -32,8 +32,6 @@ PREFILL_CHUNK_TOKENS = 64
 SLOT_PROMPT_SIMILARITY = 0.5
 """Share of a prompt that must match a slot to prefer it; lower values send everything that shares a
 system prompt to one slot."""
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -64,10 +62,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
 
 def _end_with_parent(parent_pid: int) -> None:
     """Tie this process to its parent by two means: a kernel signal (Linux) and the inherited pipe."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # it died before the kernel could be told
-        os._exit(1)
+    end_with_parent(parent_pid)
     threading.Thread(target=_exit_at_end_of_stdin, name="parent-watch", daemon=True).start()
 
 

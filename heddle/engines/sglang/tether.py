@@ -8,14 +8,14 @@ passed on to the command, and the command's end is this process's own.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 from types import FrameType
 
-_PR_SET_PDEATHSIG = 1
+from heddle.signals import end_with_parent
+
 NOT_STARTED = 127
 """Exit code where the command cannot be executed, as a shell has it."""
 
@@ -24,10 +24,7 @@ def main(argv: list[str]) -> None:
     """Run ``argv[1:]``, tied to the process ``argv[0]``; never returns."""
     parent_pid, command = int(argv[0]), argv[1:]
     signal.signal(signal.SIGUSR1, _kill_group)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGUSR1)
-    if os.getppid() != parent_pid:  # it died before the kernel could be told
-        os._exit(1)
+    end_with_parent(parent_pid, signal.SIGUSR1)
     try:
         child = subprocess.Popen(command)
     except OSError as exc:
