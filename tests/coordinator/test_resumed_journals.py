@@ -74,6 +74,8 @@ async def go_on(data_dir: Path) -> Trajectory:
 async def test_entries_of_before_are_gone_on_from_as_those_of_today(interrupted: Path) -> None:
     """To the same record; crashes themselves are tried elsewhere."""
     before = rewrite(interrupted, in_base64)
+    with closing(sqlite3.connect(before / "heddle.db")) as store:
+        store.execute("PRAGMA user_version = 3")
     now = await go_on(interrupted)
     assert now == await go_on(before)
     assert (now.attempt, now.sampled_tokens) == (
