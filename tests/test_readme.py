@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import orjson
@@ -35,6 +37,13 @@ def test_the_table_lists_every_key_and_its_default() -> None:
     assert {key: default for key, default in rows if "." in key or key in HeddleConfig.model_fields} == (
         config_defaults(HeddleConfig())
     )
+
+
+def test_every_extra_is_named() -> None:
+    """An extra that nobody is told of is installed by nobody."""
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8"))
+    sentence = README[README.index("Extras: ") :].partition("\n\n")[0]
+    assert sorted(re.findall(r"`([a-z]+)`", sentence)) == sorted(project["project"]["optional-dependencies"])
 
 
 def test_the_submitted_batch_is_a_valid_one() -> None:
@@ -78,8 +87,6 @@ def test_the_python_snippets_compile(snippet: str) -> None:
 @pytest.mark.parametrize("block", code_blocks("toml"))
 def test_the_toml_blocks_are_configuration(block: str) -> None:
     """They may be put into heddle.toml as they are."""
-    import tomllib
-
     assert HeddleConfig.model_validate(tomllib.loads(block))
 
 
