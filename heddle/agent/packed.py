@@ -77,7 +77,7 @@ def _floats(value: object, info: ValidationInfo[memoryview]) -> array[int] | arr
 
 def _as_runs(value: object) -> object:
     """Versions one by one, as they were written once."""
-    if isinstance(value, list) and all(isinstance(version, int) for version in value):
+    if isinstance(value, list) and value and isinstance(value[0], int):
         return version_runs(value)
     return value
 
