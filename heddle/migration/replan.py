@@ -5,7 +5,8 @@ where they are as far as its makespan allows. It is followed only where it saves
 and several times what its moves cost. Who it wants elsewhere moves when its tools start, if the pair of
 workers is done sooner by more than that costs then (``gate``): what a plan was made for has changed since.
 
-Without trust nothing is planned: all lengths would count as equal, and who is placed evenly stays so.
+Without trust nothing is planned: all lengths would count as equal, and who is placed evenly stays so. Nor is
+anything where memory and not the batch limits the workers.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class ReplanMigration:
                     tokens.append(self._gate.hedged(trajectory.predicted_remaining_tokens))
                     contexts.append(trajectory.context_tokens)
                     home.append(index)
-        if not names:
+        if not names or _memory_binds(workers, sum(contexts)):
             return NO_MOVES
         homes = np.array(home, np.int64)
         degrees = tuple(worker.tp_degree for worker in ordered)
@@ -132,6 +133,14 @@ class ReplanMigration:
             for degree in degrees
         ]
         return DrainingCost(degrees, steps, np.minimum(np.array(caps, np.int64), members))
+
+
+def _memory_binds(workers: Sequence[WorkerView], context_tokens: int) -> bool:
+    """Whether all contexts together are more than the workers hold: then memory and not the batch limits
+    each, who waits for memory goes to who has some anyway, and prices of batches say little."""
+    limits = [worker.kv_limit_tokens for worker in workers]
+    known = [limit for limit in limits if limit is not None]
+    return len(known) == len(limits) and sum(known) < context_tokens
 
 
 def load_kernels() -> None:

@@ -133,6 +133,15 @@ def test_without_trust_nothing_is_proposed() -> None:
     assert asked_in_turn(make_pool([1000.0] * 8, []), 2, doubtful) == []
 
 
+def test_where_memory_is_short_nothing_is_planned() -> None:
+    """Eight contexts of 100 tokens, and room for seven on both workers together; for nine, and some move."""
+    for room, moved in ((350.0, 0), (450.0, 4)):
+        workers = make_pool([1000.0] * 8, [])
+        for worker in workers:
+            worker.kv_limit_tokens = room
+        assert len(asked_in_turn(workers, 2)) == moved
+
+
 def test_moves_that_cost_more_than_the_plan_gains_are_not_made() -> None:
     """Contexts that take longer to compute anew than a balance saves."""
     workers = make_pool([1000.0] * 8, [])
