@@ -40,7 +40,12 @@ class Capacity:
     """No two workers share a unit, as is the way of GPUs."""
 
     def check_room(self, workers: Sequence[PoolWorker], tp_degree: int) -> None:
-        """Raises ``Conflict`` where one more worker of this degree would have to share."""
+        """Raises ``InvalidRequest`` where one worker of this degree is more than there is, and ``Conflict``
+        where it would have to share."""
+        if tp_degree > self.budget:
+            raise InvalidRequest(
+                f"{tp_degree} units are more than the {self.budget} there are", path="tp_degree"
+            )
         held = sum(worker.tp_degree for worker in workers if worker.phase is not WorkerPhase.DRAINING)
         if self.exclusive and held + tp_degree > self.budget:
             raise Conflict(f"{held} of {self.budget} units are taken, so {tp_degree} more are not there")

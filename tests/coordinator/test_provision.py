@@ -83,6 +83,13 @@ def test_one_more_worker_needs_units_that_nobody_holds() -> None:
     Capacity(2, SlotRule(4)).check_room(workers(1, 1), 1)
 
 
+def test_a_worker_of_more_units_than_there_are_is_refused() -> None:
+    """Accepted, it would be down for good a moment later, and the caller would not learn why."""
+    with pytest.raises(InvalidRequest, match="64 units are more than the 2 there are") as caught:
+        Capacity(2, SlotRule(4)).check_room([], 64)
+    assert caught.value.path == "tp_degree"
+
+
 async def test_a_running_batch_survives_the_change_of_its_pool(tmp_path: Path) -> None:
     """Every trajectory ends as it would have; later steps run on the new workers."""
     job = Job(
