@@ -48,7 +48,13 @@ def _named_preset(name: str, path: Path | None) -> Preset:
 def engine_options(
     engine: str | None, model: str | None, gpus: str | None, workers: Sequence[str]
 ) -> dict[str, object | None]:
-    """The options about the engine, by the keys that they set; servers that run already are SGLang's."""
+    """The options about the engine, by the keys that they set; servers that run already are SGLang's.
+
+    Raises ``InvalidRequest`` where an option is SGLang's and another engine is asked for.
+    """
+    for option, given in (("--worker", workers), ("--gpus", gpus)):
+        if given and engine not in (None, "sglang"):
+            raise InvalidRequest(f"is for SGLang, not for --engine {engine}", path=option)
     return {
         "engine.kind": engine or ("sglang" if workers else None),
         "engine.model": model,

@@ -245,6 +245,14 @@ def test_a_preset_wins_over_the_file_and_loses_to_options(tmp_path: Path) -> Non
             "ENVIRONMENT: no shipped tasks for 'go'; there are: code, guess, math, search",
         ),
         (("replay", "/dev/null"), "LOG: /dev/null: not an event log: it has no complete line"),
+        (
+            ("serve", "--engine", "fake", "--worker", "http://127.0.0.1:1"),
+            "--worker: is for SGLang, not for --engine fake",
+        ),
+        (
+            ("serve", "--engine", "embedded", "--gpus", "0"),
+            "--gpus: is for SGLang, not for --engine embedded",
+        ),
         (("status", "--url", "nope"), "--url: 'nope' is not of the form http://host:port"),
         (("status", "--url", "ftp://x"), "--url: 'ftp://x' is not of the form http://host:port"),
         (("status", "--url", "http://[::1"), "--url: 'http://[::1' is no URL: Invalid port: ':1'"),
