@@ -100,8 +100,9 @@ def judge(data: Path, options: EvalOptions, output: Output) -> ExitCode:
         output.text(overall_table(reports, title))
     for one in reports:
         if one.predictor == options.predictor:
-            output.text(step_table(one))
-            output.text(same_table(one))
+            for table, rows in ((step_table, one.by_step), (same_table, one.same)):
+                if rows:  # trajectories may be too short, or too few
+                    output.text(table(one))
     if crossed:
         output.text(crossed_table(crossed, f"{data.name}: each prompt held out once, {options.seeds} splits"))
     return ExitCode.OK

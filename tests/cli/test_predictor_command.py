@@ -58,6 +58,16 @@ def test_eval_scores_every_baseline_by_step(tmp_path: Path) -> None:
     assert set(best["calibration"]) == {"0.05", "0.1", "0.5", "0.9", "0.95"}
 
 
+def test_a_table_without_rows_is_left_out(tmp_path: Path) -> None:
+    """Of a few trajectories too little is known for the later ones."""
+    path = tmp_path / "traces.jsonl"
+    path.write_text("\n".join(trace_lines(20)))
+    code, out = run("eval", str(path), "--models", "none")
+    assert code == 0
+    assert "progressive, by finished steps" in out
+    assert "the same trajectories" not in out
+
+
 def test_train_writes_what_a_coordinator_reads(tmp_path: Path) -> None:
     """The models, and the state of ``progressive`` beside them."""
     pytest.importorskip("lightgbm", reason="the extra 'learn' is not installed")
