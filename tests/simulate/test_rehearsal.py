@@ -105,6 +105,30 @@ def test_who_is_ahead_by_less_than_the_margin_is_not_chosen() -> None:
     assert careful.gain == 1.0
 
 
+def test_who_loses_with_exact_lengths_is_not_chosen() -> None:
+    """Memory is short: in the first batch nothing is trusted, in a later one the longest first is slower."""
+    lengths = ([20] * 2, [10] * 2, [80] * 2, [40], [40], [80] * 2, [20] * 2, [40] * 2)
+    tools = (2.0, 2.0, 0.1, 2.0, 0.5, 0.5, 0.5, 0.1)
+    workload = make_workload(
+        *(make_trajectory(f"t{i}", own, tool_s=tools[i]) for i, own in enumerate(lengths))
+    )
+    experiment = Experiment(workload, hardware(kv_tokens=300), ())
+    learning = replace(base(slots=4), predictor="progressive")
+    asked = Rehearsal(experiment, learning, draws=1)
+
+    outcome = rehearse(asked, pools=[(4,)])
+    daring = rehearse(replace(asked, margin=0.5), pools=[(4,)])
+
+    trusting = replace(
+        daring.chosen.candidate, choices={**daring.chosen.candidate.choices, "predictor": "oracle"}
+    )
+    known = played_to_the_end(asked, trusting)
+    assert daring.chosen.candidate.way == CONFIGURED
+    assert outcome.chosen is outcome.simple
+    assert outcome.chosen.candidate.way == "sticky, guarded"
+    assert outcome.chosen.mean_s == daring.chosen.mean_s < 0.98 * known
+
+
 def test_the_pools_of_a_budget_are_filled() -> None:
     """What no worker of a degree fits on becomes smaller workers; the planners' pools come first."""
     pools = candidate_pools(base(), 7, DEGREES, [100, 10])
