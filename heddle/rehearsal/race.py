@@ -9,9 +9,10 @@ one is left, or with the last draw.
 
 Who wins is judged against the best *simple* candidate, which looks at no length and so does not depend on
 predictions: another one is chosen where it did the same, or where it is faster by ``margin`` in the mean and
-in no draw slower by more than that. A predictor that learns earns trust later than any rehearsal sees. So who
-looks at lengths also plays with exact ones, and where that makes it slower by more than ``margin`` in a draw
-the best simple candidate is chosen.
+in no draw slower by more than that. A predictor that learns earns trust later than any rehearsal sees, so who
+looks at lengths also plays with exact ones: where these make it slower by more than ``margin`` in a draw the
+best simple candidate is chosen, and where they make it faster by ``margin`` in the mean, one that is as good
+as the best simple candidate without them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ DRAWS = 4
 MARGIN = 0.02
 HOPELESS = 1.25
 BEHIND = 1.08
+CLOSE = 1.01
+"""Times the makespan of the best simple candidate within which another is as good."""
 EXACT = "oracle"
 """The predictor that knows the lengths of what is played."""
 
@@ -167,8 +170,14 @@ class _Race:
 
     def judged(self) -> Outcome:
         simple, chosen = self._best_simple(), self._chosen()
-        if not chosen.candidate.simple and simple is not None and self._loses_by_lengths(chosen, simple):
-            simple = chosen = self._itself(simple)
+        if simple is not None and not chosen.candidate.simple:
+            if self._gain_of_lengths(chosen, simple) is None:
+                simple = chosen = self._itself(simple)
+        elif simple is not None:
+            rival = self._close_to(simple)
+            gain = None if rival is None else self._gain_of_lengths(rival, simple)
+            if rival is not None and gain is not None and gain >= 1.0 + self._rehearsal.margin:
+                chosen = rival
         return Outcome(chosen, simple, tuple(self.entrants), self._simulations)
 
     def _chosen(self) -> Entrant:
@@ -179,14 +188,26 @@ class _Race:
         assert chosen is not None, "without a simple one everybody is ahead, and the best is never dropped"
         return chosen
 
-    def _loses_by_lengths(self, chosen: Entrant, simple: Entrant) -> bool:
-        """Whether it is behind in a draw when it knows all lengths."""
-        settings = replace(chosen.candidate.over(self._rehearsal.settings), predictor=EXACT)
+    def _close_to(self, simple: Entrant) -> Entrant | None:
+        """The best of those that look at lengths, if it is hardly slower while it trusts none."""
+        others = (entrant for entrant in self.running() if not entrant.candidate.simple)
+        best = min(others, key=lambda entrant: entrant.mean_s, default=None)
+        return best if best is not None and best.mean_s <= CLOSE * simple.mean_s else None
+
+    def _gain_of_lengths(self, entrant: Entrant, simple: Entrant) -> float | None:
+        """By what factor it is faster than that, in the mean, when it knows all lengths.
+
+        ``None`` where it is slower by more than the margin in a draw.
+        """
+        settings = replace(entrant.candidate.over(self._rehearsal.settings), predictor=EXACT)
+        gains = []
         for seed, simple_s in enumerate(simple.makespans, self._rehearsal.seed):
             workload = self._rehearsal.experiment.workload_of(seed)
-            if self._play(settings, workload, seed, simple_s / (1.0 - self._rehearsal.margin)) is None:
-                return True
-        return False
+            known_s = self._play(settings, workload, seed, simple_s / (1.0 - self._rehearsal.margin))
+            if known_s is None:
+                return None
+            gains.append(simple_s / known_s)
+        return fmean(gains)
 
     def _play(self, settings: PlaneSettings, workload: Workload, seed: int, most_s: float) -> float | None:
         """The makespan, if it is at most this."""

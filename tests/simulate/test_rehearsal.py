@@ -129,6 +129,21 @@ def test_who_loses_with_exact_lengths_is_not_chosen() -> None:
     assert outcome.chosen.mean_s == daring.chosen.mean_s < 0.98 * known
 
 
+def test_who_gains_with_exact_lengths_is_chosen_where_it_is_as_good_without() -> None:
+    """Cold it keeps a prompt's samples together, which costs half a percent here; later it has more to win."""
+    workload = batch(60, 60, 20, 200)
+    experiment = Experiment(workload, hardware(), (), Draw(4, 4))
+    learning = replace(base(slots=2), predictor="progressive")
+
+    outcome = rehearse(Rehearsal(experiment, learning, draws=2, seed=303), pools=[(2, 2)])
+    known = rehearse(Rehearsal(experiment, base(slots=2), draws=2, seed=303), pools=[(2, 2)])
+
+    assert outcome.chosen.candidate.way == CONFIGURED
+    assert 0.99 < outcome.gain < 1.0
+    assert known.chosen.candidate.way == CONFIGURED
+    assert known.gain > 1.02
+
+
 def test_the_pools_of_a_budget_are_filled() -> None:
     """What no worker of a degree fits on becomes smaller workers; the planners' pools come first."""
     pools = candidate_pools(base(), 7, DEGREES, [100, 10])
