@@ -38,7 +38,11 @@ def test_the_faster_pool_is_found_and_can_be_used(trace: Path, profile: Path) ->
     assert found == document(invoke(*arguments))
     preset = parse_presets(found["toml"], source="answer")["rehearsed"]
     assert (preset.choices["pool"], preset.choices["allocator"]) == ("2", "fixed")
-    assert preset.choices["scheduler"] == "earned"
+    assert preset.choices["scheduler"] == "fcfs", (
+        "with exact lengths the longest first loses more than 2 % of a draw"
+    )
+    tolerant = document(invoke(*arguments, "--margin", 0.5))
+    assert parse_presets(tolerant["toml"], source="answer")["rehearsed"].choices["scheduler"] == "earned"
     best, *others = found["tried"]
     assert best["makespan_s"] == found["makespan_s"]
     assert {tried["pool"] for tried in [best, *others]} == {"1 x tp2", "2 x tp1"}

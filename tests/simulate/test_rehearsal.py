@@ -130,7 +130,7 @@ def test_who_loses_with_exact_lengths_is_not_chosen() -> None:
 
 
 def test_who_gains_with_exact_lengths_is_chosen_where_it_is_as_good_without() -> None:
-    """Cold it keeps a prompt's samples together, which costs half a percent here; later it has more to win."""
+    """Cold it keeps a prompt's samples together, which costs half a percent; later it has more to win."""
     workload = batch(60, 60, 20, 200)
     experiment = Experiment(workload, hardware(), (), Draw(4, 4))
     learning = replace(base(slots=2), predictor="progressive")
