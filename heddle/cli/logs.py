@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 import structlog
-from structlog.typing import EventDict
+from structlog.typing import EventDict, ExcInfo
 
 from heddle.config import HeddleConfig
 from heddle.errors import ConfigError
@@ -49,6 +50,16 @@ def _without_control_characters(_logger: object, _method: str, entry: EventDict)
     return entry
 
 
+def _plain_traceback(stream: TextIO, exc_info: ExcInfo) -> None:
+    """Where it went wrong, and nothing of what variables held: prompts and secrets stay out of the log.
+
+    Indented, so that no message of an exception passes for a line of the log.
+    """
+    for line in "".join(traceback.format_exception(*exc_info)).splitlines():
+        shown = line if line.isprintable() else line.encode("unicode_escape").decode()
+        stream.write(f"\n    {shown}")
+
+
 def _configure(stream: TextIO, config: HeddleConfig, *, colors: bool) -> None:
     level = logging.getLevelNamesMapping()[config.log_level.upper()]
     structlog.configure(
@@ -57,7 +68,7 @@ def _configure(stream: TextIO, config: HeddleConfig, *, colors: bool) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _without_control_characters,
-            structlog.dev.ConsoleRenderer(colors=colors),
+            structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_plain_traceback),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(file=stream),

@@ -30,3 +30,23 @@ def test_a_value_stays_in_its_line(value: str) -> None:
     [line] = stream.getvalue().splitlines()
     assert "worker.lost" in line
     assert line.isprintable()
+
+
+def test_a_traceback_tells_no_variables_and_forges_no_line() -> None:
+    """Its lines are indented, and what functions were called with is not among them."""
+    stream = io.StringIO()
+    _configure(stream, HeddleConfig(), colors=False)
+
+    def authorise(token: str) -> None:
+        raise ValueError(f"gone\n{FORGED}")
+
+    try:
+        authorise("".join(["s", "esame"]))
+    except ValueError:
+        structlog.get_logger().exception("http.failed")
+
+    first, *others = stream.getvalue().splitlines()
+    assert "http.failed" in first
+    assert any("in authorise" in line for line in others)
+    assert all(line.startswith("    ") and line.isprintable() for line in others)
+    assert "sesame" not in stream.getvalue()
