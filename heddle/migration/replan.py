@@ -71,11 +71,13 @@ class ReplanMigration:
         self._until_next -= len(in_tool)
         if self._until_next <= 0:
             self._plan(workers)
+        if not self._moves:
+            return
+        by_id = {worker.worker_id: worker for worker in workers}
         for trajectory in in_tool:
             wanted = self._moves.get(trajectory.trajectory_id)
             if wanted is None or trajectory.worker_id is None:
                 continue
-            by_id = {worker.worker_id: worker for worker in workers}
             source, target = by_id.get(trajectory.worker_id), by_id.get(wanted)
             if source is None or target is None or not self._gate.admits(trajectory, source, target):
                 continue

@@ -52,7 +52,7 @@ def relief(
     wanted, plan_s = _plan(ordered, rows, cost)
     wanted = residents.matched(ordered, rows, at_home, wanted)
     at_home = np.where(at_home < 0, wanted, at_home)
-    now_s = float(residents.ends(ordered, cost.steps, cost.caps, rows, at_home).max())
+    now_s = float(residents.ends_of(ordered, cost.steps, cost.caps, rows, at_home).max())
     if plan_s * SLACK >= now_s:
         return Relief(_in_order_of(order, at_home), now_s, now_s)
     owners = residents.relieved(
@@ -66,7 +66,7 @@ def relief(
         plan_s * SLACK,
         len(ordered) + len(rows),
     )
-    then_s = float(residents.ends(ordered, cost.steps, cost.caps, rows, owners).max())
+    then_s = float(residents.ends_of(ordered, cost.steps, cost.caps, rows, owners).max())
     return Relief(_in_order_of(order, owners), now_s, then_s)
 
 
@@ -82,7 +82,7 @@ def _plan(lengths: Floats, rows: Indices, cost: DrainingCost) -> tuple[Indices, 
     exact = _owners(_exact(lengths, rows, cost), rows, cost, len(lengths))
     spread = draining.spread(lengths, cost.steps, cost.caps, rows)
     judged = [
-        (owners, float(residents.ends(lengths, cost.steps, cost.caps, rows, owners).max()))
+        (owners, float(residents.ends_of(lengths, cost.steps, cost.caps, rows, owners).max()))
         for owners in (exact, spread)
     ]
     return min(judged, key=lambda plan: plan[1])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 from test_placers import BY_LENGTH, NAMES, OPTIONS, make_trajectory, make_worker
 
-from compiled_kernels import compiled
+from compiled_kernels import later_compiled, load_and_run
 from heddle.placement import kernel_loader, make_placer
 
 
@@ -27,32 +26,10 @@ def plan(name: str) -> None:
     placer.prepare(batch, workers)
 
 
-def load_and_plan(name: str) -> None:
-    """Loads, plans, and prints what planning compiled beyond."""
-    load = kernel_loader(name)
-    assert load is not None
-    load()
-    before = compiled()
-    plan(name)
-    after = compiled()
-    assert sum(before.values()) > 0
-    later = sorted(kernel for kernel in after if after[kernel] != before.get(kernel))
-    sys.stdout.write(f"later: {later}\n")
-
-
 @pytest.mark.parametrize("name", BY_LENGTH)
 def test_the_first_plan_finds_everything_compiled(name: str) -> None:
     """In a process of its own: here, other tests have compiled already."""
-    done = subprocess.run(
-        [sys.executable, __file__, name],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "later: []"
+    assert later_compiled(__file__, name) == "later: []"
 
 
 def test_placers_without_kernels_load_none() -> None:
@@ -60,4 +37,4 @@ def test_placers_without_kernels_load_none() -> None:
 
 
 if __name__ == "__main__":
-    load_and_plan(sys.argv[1])
+    load_and_run(kernel_loader(sys.argv[1]), partial(plan, sys.argv[1]))

@@ -274,6 +274,18 @@ def gather(owners: Indices, members: Indices, counts: Indices) -> None:
 
 
 @compiled
+def ends(
+    lengths: Floats, steps: Floats, caps: Indices, rows: Indices, members: Indices, counts: Indices
+) -> Floats:
+    """Seconds until each worker has drained; its ``members`` are as gathered."""
+    seconds = np.empty(len(rows))
+    for worker in range(len(rows)):
+        group = lengths[members[worker, : counts[worker]]]
+        seconds[worker] = group_seconds(group, steps[rows[worker]], caps[rows[worker]])
+    return seconds
+
+
+@compiled
 def polish(
     lengths: Floats,
     steps: Floats,
@@ -293,10 +305,7 @@ def polish(
     members = np.empty((workers, len(lengths)), np.int64)
     counts = np.empty(workers, np.int64)
     gather(owners, members, counts)
-    seconds = np.empty(workers)
-    for worker in range(workers):
-        group = lengths[members[worker, : counts[worker]]]
-        seconds[worker] = group_seconds(group, steps[rows[worker]], caps[rows[worker]])
+    seconds = ends(lengths, steps, caps, rows, members, counts)
     out = np.empty((2, len(lengths)), np.int64)
     sizes = np.zeros(2, np.int64)
     pair = np.zeros(2, np.int64)

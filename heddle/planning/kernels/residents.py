@@ -11,24 +11,19 @@ from __future__ import annotations
 import numpy as np
 
 from heddle.planning.kernels.compiled import compiled
-from heddle.planning.kernels.draining import gather, group_seconds
+from heddle.planning.kernels.draining import ends, gather, group_seconds
 from heddle.planning.kernels.levelling import insert, joined
 from heddle.planning.plan import Indices
 from heddle.planning.profile import Floats
 
 
 @compiled
-def ends(lengths: Floats, steps: Floats, caps: Indices, rows: Indices, owners: Indices) -> Floats:
+def ends_of(lengths: Floats, steps: Floats, caps: Indices, rows: Indices, owners: Indices) -> Floats:
     """Seconds until each worker has drained; ``owners`` is the worker of each position."""
-    workers = len(rows)
-    members = np.empty((workers, len(lengths)), np.int64)
-    counts = np.empty(workers, np.int64)
+    members = np.empty((len(rows), len(lengths)), np.int64)
+    counts = np.empty(len(rows), np.int64)
     gather(owners, members, counts)
-    seconds = np.empty(workers)
-    for worker in range(workers):
-        group = lengths[members[worker, : counts[worker]]]
-        seconds[worker] = group_seconds(group, steps[rows[worker]], caps[rows[worker]])
-    return seconds
+    return ends(lengths, steps, caps, rows, members, counts)
 
 
 @compiled
@@ -107,7 +102,7 @@ def relieved(
     members = np.empty((workers, len(lengths)), np.int64)
     counts = np.empty(workers, np.int64)
     gather(homes, members, counts)
-    seconds = ends(lengths, steps, caps, rows, homes)
+    seconds = ends(lengths, steps, caps, rows, members, counts)
     owners = homes.copy()
     stuck = np.zeros(workers, np.bool_)
     tried = np.zeros(len(lengths), np.bool_)
