@@ -169,7 +169,9 @@ class _Race:
             entrant.dropped = entrant is not spared and entrant.mean_s > BEHIND * best_s
 
     def judged(self) -> Outcome:
-        simple, chosen = self._best_simple(), self._chosen()
+        """Lengths that nobody trusts yet may turn the choice of :meth:`_ahead_of`, either way."""
+        simple = self._best_simple()
+        chosen = self._ahead_of(simple)
         if simple is not None and not chosen.candidate.simple:
             if self._gain_of_lengths(chosen, simple) is None:
                 simple = chosen = self._itself(simple)
@@ -180,8 +182,8 @@ class _Race:
                 chosen = rival
         return Outcome(chosen, simple, tuple(self.entrants), self._simulations)
 
-    def _chosen(self) -> Entrant:
-        simple = self._best_simple()
+    def _ahead_of(self, simple: Entrant | None) -> Entrant:
+        """The fastest that is ahead of the best simple candidate, else that one."""
         running = sorted(self.running(), key=lambda entrant: entrant.mean_s)
         ahead = (entrant for entrant in running if simple is None or self._is_ahead(entrant, simple))
         chosen = next(ahead, simple)
